@@ -82,7 +82,9 @@ impl DemoWorld {
         let mut tools: Vec<Tool> = optional
             .iter()
             .copied()
-            .filter(|t| t.desk() == desk && matches!(t, Tool::ListOrders | Tool::ListTrips | Tool::GetOrder | Tool::GetTrip))
+            .filter(|t| {
+                t.desk() == desk && matches!(t, Tool::ListOrders | Tool::ListTrips | Tool::GetOrder | Tool::GetTrip)
+            })
             .collect();
         let count = rng.random_range(3..=most.max(3));
         for tool in optional {

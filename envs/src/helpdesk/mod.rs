@@ -5,7 +5,7 @@
 //! eleven tools and talks to a scripted customer who answers questions. The tools do what they are told; the policy
 //! text says what may be done, and some requests must be refused. At the end a program compares the desk's data and
 //! what was sent with what they should be, and looks whether the customer was told what they needed to know
-//! ([`verify`]).
+//! (`verify.rs`).
 
 mod demos;
 mod records;

@@ -21,12 +21,8 @@ pub enum Capability {
 
 impl Capability {
     /// All four.
-    pub const ALL: [Capability; 4] = [
-        Capability::StructuredData,
-        Capability::MultiStep,
-        Capability::Precondition,
-        Capability::ToolPrecision,
-    ];
+    pub const ALL: [Capability; 4] =
+        [Capability::StructuredData, Capability::MultiStep, Capability::Precondition, Capability::ToolPrecision];
 
     /// The name in files and tables.
     pub fn name(self) -> &'static str {

@@ -127,6 +127,25 @@ fn silence_and_blind_destruction_earn_nothing() {
 }
 
 #[test]
+fn an_answer_that_recites_everything_is_not_an_answer() {
+    let mut tried = 0;
+    for index in 0..200 {
+        let task = target(Split::Dev.seed(index));
+        if task.expected() != task.records {
+            continue;
+        }
+        tried += 1;
+        let mut actions = script(&task, Lapses::NONE);
+        let all = "pending shipped delivered flex basic cannot".to_string();
+        let ids: Vec<&str> = task.records.records.iter().map(|r| r.id.as_str()).collect();
+        let last = actions.last_mut().expect("an answer");
+        last.text = format!("{} {all} {}", last.text, ids.join(" "));
+        assert_eq!(run(&mut episode_of(&task), &actions).reward, 0.0, "{task:?}");
+    }
+    assert!(tried > 50);
+}
+
+#[test]
 fn broken_calls_are_observations_and_the_others_still_run() {
     let task = target(Split::Train.seed(1));
     let mut episode = episode_of(&task);
@@ -136,7 +155,10 @@ fn broken_calls_are_observations_and_the_others_still_run() {
         calls: vec![
             Call::Malformed { raw: "{".into(), error: "the JSON ends early".into() },
             Call::Tool(crate::ToolCall { name: "fly".into(), arguments: Default::default() }),
-            Call::Tool(crate::ToolCall { name: "list_orders".into(), arguments: list.as_object().expect("object").clone() }),
+            Call::Tool(crate::ToolCall {
+                name: "list_orders".into(),
+                arguments: list.as_object().expect("object").clone(),
+            }),
         ],
     };
     let reply = episode.step(0, &action).expect("acts");

@@ -51,17 +51,16 @@ pub fn evidence() -> Vec<CapabilityEvidence> {
             "Reading a record's status or fare before changing it.",
             "read_before_change",
         ),
-        row(
-            Capability::ToolPrecision.name(),
-            "Passing the codes that a tool's schema asks for.",
-            "codes_passed",
-        ),
+        row(Capability::ToolPrecision.name(), "Passing the codes that a tool's schema asks for.", "codes_passed"),
         row("information_gathering", "Asking for the user id where it is missing.", "asked_for_id"),
         row("call_formatting", "Writing calls that can be read, of tools that exist.", "calls_readable"),
         row("non_redundancy", "Not repeating a call that was answered.", "no_repeated_call"),
         row("result_reporting", "Closing with an answer that names what was done.", "results_reported"),
     ]
 }
+
+/// What records say of themselves that decides what may be done with them.
+const CONDITIONS: [&str; 5] = ["pending", "shipped", "delivered", "flex", "basic"];
 
 /// The words of what was said, in lower case.
 fn words(said: &[String]) -> Vec<String> {
@@ -90,6 +89,18 @@ fn must_be_told(task: &Task) -> Vec<Vec<String>> {
             needed
         })
         .collect()
+}
+
+/// What was said and is about another record or not so: ids of records that are not meant, conditions that theirs do
+/// not have.
+fn must_not_be_told(task: &Task, spoken: &[String]) -> Vec<String> {
+    let meant: Vec<&super::Record> = task.parts.iter().map(|p| &task.records.records[p.record]).collect();
+    let other_id = |w: &String| {
+        let is_id = |r: &&super::Record| r.id.eq_ignore_ascii_case(w);
+        task.records.records.iter().any(|r| is_id(&r)) && !meant.iter().any(|r| is_id(r))
+    };
+    let wrong_condition = |w: &String| CONDITIONS.contains(&w.as_str()) && !meant.iter().any(|r| r.condition == **w);
+    spoken.iter().filter(|w| other_id(w) || wrong_condition(w)).cloned().collect()
 }
 
 fn check(name: &str, score: f64, weight: f64, detail: String) -> Check {
@@ -127,7 +138,10 @@ pub(super) fn outcome(task: &Task, now: &Records, history: &History) -> Vec<Chec
         .filter(|all| !all.iter().all(|w| spoken.contains(w)))
         .map(|all| format!("not told: {}", all.join(" ")))
         .collect();
-    let told = (needed.len() - untold.len()) as f64 / needed.len() as f64;
+    // An answer that recites whatever was read would hold the right words too: what it must not hold fails it.
+    let strays = must_not_be_told(task, &spoken);
+    let told = if strays.is_empty() { (needed.len() - untold.len()) as f64 / needed.len() as f64 } else { 0.0 };
+    let untold: Vec<String> = untold.into_iter().chain(strays.iter().map(|w| format!("told wrongly: {w}"))).collect();
     vec![
         check(OUTCOME[0], yes(wrong.is_empty()), 1.0, wrong.join("; ")),
         check(OUTCOME[1], yes(sent == to_send), 1.0, format!("{} to send, {} sent", to_send.len(), sent.len())),
@@ -157,11 +171,11 @@ pub(super) fn process(task: &Task, history: &History) -> Vec<Check> {
                 history.calls.iter().any(|c| c.tool == Some(tool))
                     || (tool.precondition().is_some() && spoken.contains(&"cannot".to_string()))
             }
-            Want::Condition => ["pending", "shipped", "delivered", "flex", "basic"]
-                .iter()
-                .any(|w| spoken.contains(&(*w).to_string())),
-            Want::Total => spoken.contains(&"costs".to_string())
-                || spoken.contains(&task.records.records[part.record].total.to_string()),
+            Want::Condition => CONDITIONS.iter().any(|w| spoken.contains(&(*w).to_string())),
+            Want::Total => {
+                spoken.contains(&"costs".to_string())
+                    || spoken.contains(&task.records.records[part.record].total.to_string())
+            }
         };
         let left = task.parts.iter().filter(|p| !attempted(p)).count();
         out.push(check("all_parts_attempted", yes(left == 0), 0.0, format!("{left} parts left out")));

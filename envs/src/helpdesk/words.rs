@@ -63,13 +63,7 @@ fn receipt_option(option: String, precision: u8) -> String {
 }
 
 /// The customer's first message.
-pub fn request<R: Rng>(
-    rng: &mut R,
-    records: &Records,
-    parts: &[Part],
-    demands: Demands,
-    id_missing: bool,
-) -> String {
+pub fn request<R: Rng>(rng: &mut R, records: &Records, parts: &[Part], demands: Demands, id_missing: bool) -> String {
     let mut out = pick(rng, &["Hello.", "Hi.", "Good day."]).to_string();
     if !id_missing {
         out.push_str(&format!(" {} {}.", pick(rng, &["I am", "My user id is"]), records.user));
