@@ -36,6 +36,11 @@ use crate::seeds::SeedStream;
 /// The most assistant turns of an episode; the oracle needs at most seven.
 pub const MAX_TURNS: u32 = 10;
 
+/// Level 1: the same mix of tasks, each capability at its easiest.
+const EASY: u32 = 1;
+/// Level 2, and the target's own: mostly at their hardest.
+const HARD: u32 = 2;
+
 /// How the reward is made of the outcome checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reward {
@@ -67,7 +72,7 @@ impl Helpdesk {
             name: name.to_string(),
             description: "A customer-service desk over a customer's orders and trips.".to_string(),
             capability: None,
-            levels: 1,
+            levels: HARD,
             max_turns: MAX_TURNS,
             tools: Tool::ALL.iter().map(|t| t.spec()).collect(),
             evidence: evidence(),
@@ -94,8 +99,14 @@ impl Environment for Helpdesk {
                 self.spec.levels
             )));
         }
-        let task = Task::target(&mut SeedStream::keyed(&[0x6865_6c70, seed]));
-        Ok(Box::new(DeskEpisode::new(task, &policy(&CLAUSES), self.spec.tools.clone(), self.reward)))
+        let mut rng = SeedStream::keyed(&[0x6865_6c70, seed]);
+        let (task, level) = match level {
+            EASY => (Task::easy(&mut rng), EASY),
+            _ => (Task::target(&mut rng), HARD),
+        };
+        let mut episode = DeskEpisode::new(task, &policy(&CLAUSES), self.spec.tools.clone(), self.reward);
+        episode.opening.level = level;
+        Ok(Box::new(episode))
     }
 }
 

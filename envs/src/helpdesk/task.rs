@@ -241,14 +241,24 @@ impl Task {
         after
     }
 
-    /// The share of target tasks with 0, 1, 2 and 3 exercised capabilities, and of levels 1, 2 and 3.
+    /// A task of the target: 25 % exercise no capability, 35 % one, 25 % two, 15 % three, each mostly at level 3
+    /// (10 % level 1, 15 % level 2, 75 % level 3).
     pub fn target<R: Rng>(rng: &mut R) -> Self {
-        let x: f64 = rng.random();
-        let count = [0.25, 0.60, 0.85].iter().filter(|&&edge| x >= edge).count();
-        let demands = Demands::draw(rng, count, |rng| {
+        Self::mixed(rng, |rng| {
             let x: f64 = rng.random();
             1 + u8::from(x >= 0.10) + u8::from(x >= 0.25)
-        });
+        })
+    }
+
+    /// A task of the same mix with each capability at level 1.
+    pub fn easy<R: Rng>(rng: &mut R) -> Self {
+        Self::mixed(rng, |_| 1)
+    }
+
+    fn mixed<R: Rng>(rng: &mut R, level: impl FnMut(&mut R) -> u8) -> Self {
+        let x: f64 = rng.random();
+        let count = [0.25, 0.60, 0.85].iter().filter(|&&edge| x >= edge).count();
+        let demands = Demands::draw(rng, count, level);
         Self::generate(rng, demands)
     }
 }

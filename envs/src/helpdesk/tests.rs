@@ -96,6 +96,18 @@ fn a_repeated_step_id_answers_the_same_and_acts_once() {
 }
 
 #[test]
+fn level_1_is_the_same_mix_at_its_easiest_and_an_open_level_is_the_hard_one() {
+    let desk = Helpdesk::new();
+    let level = |asked| desk.reset(8, asked).expect("opens").opening().level;
+    assert_eq!([level(0), level(1), level(2)], [2, 1, 2]);
+    assert!(desk.reset(8, 3).is_err());
+    for index in 0..200 {
+        let demands = Task::easy(&mut SeedStream::keyed(&[5, index])).demands;
+        assert!(Capability::ALL.iter().all(|&c| demands.level(c) <= 1), "{demands:?}");
+    }
+}
+
+#[test]
 fn the_same_seed_gives_the_same_episode_and_others_differ() {
     let desk = Helpdesk::new();
     let open = |seed| desk.reset(seed, 0).expect("opens").opening().clone();

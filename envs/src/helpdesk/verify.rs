@@ -97,7 +97,7 @@ fn must_not_be_told(task: &Task, spoken: &[String]) -> Vec<String> {
     let meant: Vec<&super::Record> = task.parts.iter().map(|p| &task.records.records[p.record]).collect();
     let other_id = |w: &String| {
         let is_id = |r: &&super::Record| r.id.eq_ignore_ascii_case(w);
-        task.records.records.iter().any(|r| is_id(&r)) && !meant.iter().any(|r| is_id(r))
+        task.records.records.iter().any(|r| is_id(&r)) && !meant.iter().any(is_id)
     };
     let wrong_condition = |w: &String| CONDITIONS.contains(&w.as_str()) && !meant.iter().any(|r| r.condition == **w);
     spoken.iter().filter(|w| other_id(w) || wrong_condition(w)).cloned().collect()

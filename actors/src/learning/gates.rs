@@ -1,0 +1,222 @@
+//! The actor that trains gates on winning trajectories.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use arrow::record_batch::RecordBatch;
+use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};
+use serde::{Deserialize, Serialize};
+use trace_policy::gate_trainer::{GateConfig, GateExample};
+use trace_policy::rows::TrainRow;
+
+use super::report::LearnError;
+use super::selection::{check_split, scoring_row};
+use crate::batch::trajectory_rows;
+use crate::device::{DeviceHandle, Subject};
+use crate::metrics::{Metrics, Stage};
+use crate::plan::{Acting, ArmSpec};
+use crate::progress::{Progress, ProgressEvent};
+
+/// Rows that are scored by one LibTorch job, so that others have their turn in between.
+const ROWS_PER_JOB: usize = 16;
+
+/// Gates to be trained.
+#[derive(Clone, Debug)]
+pub struct GateJob {
+    /// The work's name, for progress and errors.
+    pub unit: String,
+    /// The adapters, in slot order, and the composition whose gates to go on from; without one, gates begin by sending
+    /// every token to the base.
+    pub arm: ArmSpec,
+    /// Rows (`trajectory/1`) of train seeds; those that win are learned from.
+    pub rows: RecordBatch,
+    /// The least reward of a win.
+    pub win: f32,
+    /// How gates are trained.
+    pub config: GateConfig,
+    /// The temperature at which slots judge tokens.
+    pub temperature: f64,
+    /// Tokens computed at once while slots judge: a bound on memory.
+    pub max_tokens_per_pass: usize,
+    /// Where the composition is written.
+    pub folder: PathBuf,
+}
+
+/// What an epoch did.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GateEpoch {
+    /// Mean cross-entropy, in nats.
+    pub loss: f64,
+    /// Share of predicting states, over layers, whose chosen slot is the target's best one.
+    pub agreement: f64,
+}
+
+/// What the training of gates did.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GateReport {
+    /// Winning rows learned from.
+    pub examples: usize,
+    /// Their sampled tokens.
+    pub tokens: usize,
+    /// The epochs, in order.
+    pub epochs: Vec<GateEpoch>,
+}
+
+pub(crate) enum GateMessage {
+    /// Train gates and save the composition.
+    Train { job: Box<GateJob>, reply: RpcReplyPort<Result<GateReport, LearnError>> },
+}
+
+#[derive(Clone)]
+pub(crate) struct GateTrainerArguments {
+    pub(crate) device: DeviceHandle,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) progress: Arc<dyn Progress>,
+}
+
+pub(crate) struct GateTrainer;
+
+impl Actor for GateTrainer {
+    type Msg = GateMessage;
+    type State = GateTrainerArguments;
+    type Arguments = GateTrainerArguments;
+
+    async fn pre_start(
+        &self,
+        _: ActorRef<GateMessage>,
+        arguments: GateTrainerArguments,
+    ) -> Result<GateTrainerArguments, ActorProcessingErr> {
+        Ok(arguments)
+    }
+
+    async fn handle(
+        &self,
+        _: ActorRef<GateMessage>,
+        message: GateMessage,
+        state: &mut GateTrainerArguments,
+    ) -> Result<(), ActorProcessingErr> {
+        match message {
+            GateMessage::Train { job, reply } => {
+                let result = state.train(*job).await;
+                // Whoever asked may have been stopped meanwhile; the composition is written.
+                let _ = reply.send(result);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl GateTrainerArguments {
+    async fn train(&self, job: GateJob) -> Result<GateReport, LearnError> {
+        let begin = Instant::now();
+        let rows = wins(&job)?;
+        let mut examples: Vec<GateExample> = rows
+            .iter()
+            .map(|row| GateExample {
+                tokens: row.tokens.clone(),
+                action_mask: row.action_mask.clone(),
+                slot_logprobs: Vec::new(),
+            })
+            .collect();
+        let slots = slots(&job.arm);
+        let total = (slots.len() * rows.len()) as u64;
+        self.progress.event(ProgressEvent::Begun { unit: &job.unit, total });
+        let mut done = 0;
+        for slot in slots {
+            for (chunk, examples) in rows.chunks(ROWS_PER_JOB).zip(examples.chunks_mut(ROWS_PER_JOB)) {
+                let scores = self.score(&job, &slot, chunk.to_vec()).await?;
+                examples.iter_mut().zip(scores).for_each(|(example, scores)| example.slot_logprobs.push(scores));
+                done += chunk.len() as u64;
+                self.progress.event(ProgressEvent::Advanced { unit: &job.unit, done, sampled_tokens: 0 });
+            }
+        }
+        let report = GateReport {
+            examples: rows.len(),
+            tokens: rows.iter().map(TrainRow::actions).sum(),
+            epochs: self.fit(&job, examples).await?,
+        };
+        self.metrics.record_since(Stage::GateTraining, begin);
+        self.progress.event(ProgressEvent::Ended { unit: &job.unit });
+        Ok(report)
+    }
+
+    async fn score(&self, job: &GateJob, slot: &Acting, rows: Vec<TrainRow>) -> Result<Vec<Vec<f32>>, LearnError> {
+        let (slot, temperature, most) = (slot.clone(), job.temperature, job.max_tokens_per_pass);
+        let scored = self.device.run(Subject::Nothing, move |device| device.score(&slot, &rows, temperature, most));
+        scored.await?.map_err(|reason| LearnError::Failed { name: job.unit.clone(), reason })
+    }
+
+    async fn fit(&self, job: &GateJob, examples: Vec<GateExample>) -> Result<Vec<GateEpoch>, LearnError> {
+        let (arm, config, folder) = (job.arm.clone(), job.config.clone(), job.folder.clone());
+        let fitted = self.device.run(Subject::Nothing, move |device| {
+            let mut epochs = Vec::new();
+            let tell = |_, m: trace_policy::gate_trainer::GateMetrics| {
+                epochs.push(GateEpoch { loss: m.loss, agreement: m.agreement });
+            };
+            device.train_gates(&arm, &examples, &config, &folder, tell).map(|()| epochs)
+        });
+        fitted.await?.map_err(|reason| LearnError::Failed { name: job.unit.clone(), reason })
+    }
+}
+
+/// The winning rows, hints taken out.
+fn wins(job: &GateJob) -> Result<Vec<TrainRow>, LearnError> {
+    let rows = trajectory_rows(&job.rows)?;
+    rows.iter().try_for_each(check_split)?;
+    let wins: Vec<TrainRow> =
+        rows.iter().filter(|row| row.reward.is_some_and(|r| r >= job.win)).filter_map(scoring_row).collect();
+    match wins.is_empty() {
+        true => Err(LearnError::NoWins { rows: rows.len(), least: job.win }),
+        false => Ok(wins),
+    }
+}
+
+/// Who judges tokens, slot by slot: the base, then each adapter.
+fn slots(arm: &ArmSpec) -> Vec<Acting> {
+    let adapters = arm.adapters.iter().map(|(name, folder)| ArmSpec::adapter(name, arm.version, folder));
+    std::iter::once(ArmSpec::base()).chain(adapters).map(Acting::Arm).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::trajectory_batch;
+    use crate::rows::{SegmentRow, TokenSpan};
+    use crate::samples::row;
+
+    fn job(rows: &[SegmentRow]) -> GateJob {
+        GateJob {
+            unit: "gates".into(),
+            arm: ArmSpec::composition("trace", 0, vec![("a".into(), "x".into()), ("b".into(), "y".into())], "c"),
+            rows: trajectory_batch(rows).unwrap(),
+            win: 1.0 - 1e-6,
+            config: GateConfig { tau: 1.0, prior: 0.0, context_weight: 0.5, lr: 0.1, epochs: 1, rows_per_step: 2 },
+            temperature: 1.0,
+            max_tokens_per_pass: 100,
+            folder: "c".into(),
+        }
+    }
+
+    #[test]
+    fn gates_learn_from_wins_on_train_seeds_without_their_hints() {
+        let hinted = SegmentRow { hint_span: Some(TokenSpan { start: 0, end: 2 }), ..row(3, 1, 1.0) };
+        let wins = wins(&job(&[row(3, 0, 0.99), hinted, row(6, 0, 1.0)])).unwrap();
+        let tokens: Vec<&[i32]> = wins.iter().map(|row| row.tokens.as_slice()).collect();
+        assert_eq!(tokens, [&[12, 20, 21, 30, 22][..], &[10, 11, 12, 20, 21, 30, 22]]);
+    }
+
+    #[test]
+    fn gates_refuse_test_seeds_and_a_sample_without_wins() {
+        assert!(matches!(wins(&job(&[row(3, 0, 1.0), row(5, 0, 0.0)])), Err(LearnError::Split { seed: 5, .. })));
+        let message = wins(&job(&[row(3, 0, 0.5)])).unwrap_err().to_string();
+        assert!(message.contains("none of the 1 rows"), "{message}");
+    }
+
+    #[test]
+    fn slot_0_is_the_base_and_the_others_are_the_adapters_in_order() {
+        let names: Vec<Option<String>> =
+            slots(&job(&[row(3, 0, 1.0)]).arm).iter().map(|a| a.adapter().map(str::to_owned)).collect();
+        assert_eq!(names, [None, Some("a".to_owned()), Some("b".to_owned())]);
+    }
+}

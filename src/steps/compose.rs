@@ -1,0 +1,157 @@
+//! Step 4: gates that choose an adapter, or none, for every token, learned from winning trajectories on the target.
+
+use arrow::record_batch::RecordBatch;
+use serde::{Deserialize, Serialize};
+use trace_actors::batch::trajectory_rows;
+use trace_actors::log::Phase;
+use trace_actors::plan::{Acting, ArmSpec};
+use trace_actors::rows::SamplingParams;
+use trace_actors::{GateConfig, GateJob, GateReport, Runtime};
+
+use super::seeds::{self, Block};
+use super::train::{Kept, joined};
+use super::waves::{self, Batch};
+use super::{Session, StepError, environment_name};
+use crate::record::metrics::{GateMetric, Metric};
+use crate::record::{FileError, read_json, write_json};
+
+/// `composed.json`: the composition that is used, and what made it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Composed {
+    /// The round whose gates are used: the last that is done.
+    pub(super) round: u32,
+    /// The adapters in slot order; slot 0 is the base.
+    pub(super) adapters: Vec<String>,
+    /// What each round did.
+    pub(super) rounds: Vec<Round>,
+}
+
+/// A round of gate training.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Round {
+    /// Rollouts sampled for it.
+    pub(super) rollouts: u64,
+    /// What the gates learned.
+    pub(super) report: GateReport,
+}
+
+pub(super) async fn run(session: &mut Session) -> Result<u64, StepError> {
+    let adapters = session.adapters()?;
+    let runtime = session.runtime().await?;
+    let mut composed = match read_json::<Composed>(&session.dir.composed(), "trace compose") {
+        Ok(composed) => composed,
+        Err(FileError::Missing { .. }) => Composed {
+            adapters: adapters.iter().map(|(name, _)| name.clone()).collect(),
+            ..Composed::default()
+        },
+        Err(error) => return Err(error.into()),
+    };
+    let mut batches: Vec<RecordBatch> = Vec::new();
+    for round in 1..=session.config.compose.rounds {
+        let (rollouts, wins) = sample(session, &runtime, &adapters, round, &mut batches).await?;
+        if round as usize > composed.rounds.len() {
+            let report = train(session, &runtime, &adapters, round, &batches).await?;
+            composed.rounds.push(Round { rollouts, report });
+            composed.round = round;
+            write_json(&session.dir.composed(), &composed)?;
+        }
+        let report = &composed.rounds[round as usize - 1].report;
+        session.metrics.append(&Metric::Gate(gate_metric(round, rollouts, report)))?;
+        session.display.line(&format!("gates, round {round}: {wins} wins of {rollouts} rollouts"));
+    }
+    Ok(composed.rounds.iter().map(|round| round.rollouts).sum())
+}
+
+fn gate_metric(round: u32, rollouts: u64, report: &GateReport) -> GateMetric {
+    let loss = |epoch: Option<&trace_actors::GateEpoch>| epoch.map_or(0.0, |epoch| epoch.loss);
+    GateMetric {
+        round,
+        rollouts,
+        wins: report.examples as u64,
+        tokens: report.tokens as u64,
+        loss_first: loss(report.epochs.first()),
+        loss_last: loss(report.epochs.last()),
+        agreement: report.epochs.last().map_or(0.0, |epoch| epoch.agreement),
+    }
+}
+
+/// The rollouts of a round: base and each adapter in the first, then the routed policy itself. Returns rollouts and wins.
+async fn sample(
+    session: &mut Session,
+    runtime: &Runtime,
+    adapters: &[(String, Kept)],
+    round: u32,
+    batches: &mut Vec<RecordBatch>,
+) -> Result<(u64, usize), StepError> {
+    let arms: Vec<ArmSpec> = if round == 1 {
+        let singles = adapters.iter().map(|(name, kept)| session.adapter_arm(name, kept));
+        std::iter::once(ArmSpec::base()).chain(singles).collect()
+    } else {
+        vec![session.composition_arm(adapters, round - 1)]
+    };
+    let (config, compose) = (&session.config, &session.config.compose);
+    let tasks = u64::from(session.shared(compose.tasks));
+    let first = u64::from(round - 1) * tasks;
+    let asked: Vec<Batch> = arms
+        .into_iter()
+        .map(|arm| Batch {
+            unit: format!("gate/r{round}/{}", arm.name),
+            phase: Phase::Gate,
+            environment: environment_name(&config.target.environment).to_owned(),
+            capability: None,
+            acting: Acting::Arm(arm),
+            iteration: round,
+            sampling: SamplingParams { temperature: compose.temperature, ..SamplingParams::default() },
+            seeds: (first..first + tasks).map(|i| seeds::train(config.run.seed, Block::Gate, i)).collect(),
+            level: config.target.level,
+            trials: compose.trials,
+        })
+        .collect();
+    let total = asked.iter().map(Batch::rollouts).sum();
+    session.display.begin(&format!("rollouts for gates, round {round}"), total);
+    let mut wins = 0;
+    for batch in &asked {
+        let take = |outcome: trace_actors::WaveOutcome| {
+            wins += waves::rollouts(trajectory_rows(&outcome.batch)?).filter(waves::Rollout::passed).count();
+            batches.push(outcome.batch);
+            Ok(())
+        };
+        batch.sample(runtime, &session.display, take).await?;
+    }
+    session.display.end();
+    Ok((total, wins))
+}
+
+async fn train(
+    session: &mut Session,
+    runtime: &Runtime,
+    adapters: &[(String, Kept)],
+    round: u32,
+    batches: &[RecordBatch],
+) -> Result<GateReport, StepError> {
+    let compose = &session.config.compose;
+    let mut arm = session.composition_arm(adapters, round);
+    arm.composition = (round > 1).then(|| session.dir.composition(round - 1));
+    let rows = joined(batches)?;
+    let job = GateJob {
+        unit: format!("gates/r{round}"),
+        arm,
+        win: 1.0 - 1e-6,
+        config: GateConfig {
+            tau: compose.tau,
+            prior: compose.prior,
+            context_weight: compose.context_weight,
+            lr: compose.lr,
+            epochs: compose.epochs,
+            rows_per_step: compose.rows_per_step as usize,
+        },
+        temperature: compose.temperature,
+        max_tokens_per_pass: session.config.train.max_tokens_per_pass as usize,
+        folder: session.dir.composition(round),
+        rows,
+    };
+    session.display.begin(&format!("training gates, round {round}"), 0);
+    let report = runtime.train_gates(job).await?;
+    session.display.end();
+    Ok(report)
+}
