@@ -17,9 +17,9 @@ struct Task {
     settled: u64,
     /// Done in all.
     done: u64,
-    /// Work of this process began here: what is read back counts for no estimate.
     begun: Instant,
-    begun_at: Option<u64>,
+    /// When sampling began, and how much was done then: what is read back counts for no estimate.
+    working: Option<(Instant, u64)>,
     said: Instant,
     tokens: u64,
     tokens_settled: u64,
@@ -64,7 +64,7 @@ impl Display {
             settled: 0,
             done: 0,
             begun: now,
-            begun_at: None,
+            working: None,
             said: now,
             tokens: 0,
             tokens_settled: 0,
@@ -143,10 +143,11 @@ impl Display {
 impl Task {
     /// Time left at the pace so far; `None` until there is one.
     fn estimate(&self) -> Option<Duration> {
-        let done = self.done.checked_sub(self.begun_at?)?;
+        let (since, before) = self.working?;
+        let done = self.done.checked_sub(before)?;
         let left = self.total.saturating_sub(self.done);
-        let seconds = self.begun.elapsed().as_secs_f64();
-        (done > 0 && left > 0).then(|| Duration::from_secs_f64(seconds / done as f64 * left as f64))
+        let seconds = since.elapsed().as_secs_f64();
+        (done > 0 && left > 0 && seconds > 1.0).then(|| Duration::from_secs_f64(seconds / done as f64 * left as f64))
     }
 }
 
@@ -167,8 +168,8 @@ impl Progress for Display {
             ProgressEvent::Advanced { done, sampled_tokens, .. } => {
                 let mut guard = self.lock();
                 let Some(task) = guard.as_mut() else { return };
-                if task.begun_at.is_none() {
-                    (task.begun, task.begun_at) = (Instant::now(), Some(task.settled));
+                if task.working.is_none() {
+                    task.working = Some((Instant::now(), task.settled));
                 }
                 task.done = (task.settled + done).min(task.total.max(task.settled));
                 task.tokens = sampled_tokens;
@@ -202,8 +203,11 @@ mod tests {
         display.settle(50);
         assert_eq!(display.lock().as_ref().and_then(Task::estimate), None);
         display.event(ProgressEvent::Advanced { unit: "b", done: 25, sampled_tokens: 10 });
-        let left = display.lock().as_ref().and_then(Task::estimate).unwrap();
-        assert!(left < Duration::from_secs(1), "25 took no time, so 25 more take none: {left:?}");
+        let left = display.lock().as_mut().and_then(|task| {
+            task.working = task.working.map(|(since, before)| (since - Duration::from_secs(10), before));
+            task.estimate()
+        });
+        assert_eq!(left.unwrap().as_secs(), 10, "25 took 10 s, so 25 more take as long");
     }
 
     #[test]

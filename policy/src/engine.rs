@@ -319,7 +319,8 @@ impl Engine {
         while let Some(request) = self.queue.front() {
             let (session, shared) = (request.session, request.context[..request.shared_prefix].to_vec());
             // A row that follows another beginning is of no use.
-            let prefix_ids = |held: Option<usize>| held.and_then(|at| self.prefixes[at].as_ref()).map_or(&[][..], |p| &p.ids);
+            let prefix_ids =
+                |held: Option<usize>| held.and_then(|at| self.prefixes[at].as_ref()).map_or(&[][..], |p| &p.ids);
             if self.sessions.get(&session).is_some_and(|known| prefix_ids(known.prefix) != shared) {
                 self.sessions.remove(&session);
             }
@@ -439,11 +440,13 @@ impl Engine {
     /// Feeds the last token of each turn and samples the next.
     fn sample(&mut self, model: &Model, active: &Active) -> Result<Vec<GenResult>, EngineError> {
         // In the order of rows, so that rows are attended to in place.
-        let mut turns: Vec<&mut Session> = self.sessions.values_mut().filter(|session| session.turn.is_some()).collect();
+        let mut turns: Vec<&mut Session> =
+            self.sessions.values_mut().filter(|session| session.turn.is_some()).collect();
         turns.sort_by_key(|session| session.row);
         let feeds: Vec<Feed> = turns.iter().map(|session| session.feed(1, &self.prefixes)).collect();
         let mut capture = Capture::default();
-        let Some(hidden) = (if feeds.is_empty() { None } else { feed(model, active, &self.cache, &feeds, true, Some(&mut capture)) })
+        let Some(hidden) =
+            (if feeds.is_empty() { None } else { feed(model, active, &self.cache, &feeds, true, Some(&mut capture)) })
         else {
             return Ok(Vec::new());
         };

@@ -1,6 +1,6 @@
 //! Training of the gates on winning trajectories; base and adapters stay as they are.
 //!
-//! For every token that the policy sampled, [`gate_targets`](crate::gates::gate_targets) says which slots would have
+//! For every token that the policy sampled, [`gate_targets`] says which slots would have
 //! found it likely. Those are the targets of the states that predict it, at every layer. Tokens that are only read
 //! (prompt, observations) get the mean target of the turn that reads them next: keys and values that a slot's turn
 //! attends to are then made by that slot, as they were when its adapter was trained.
@@ -60,7 +60,10 @@ fn row_targets(example: &GateExample, config: &GateConfig) -> Result<(Vec<Vec<f3
         .map_err(|error: tch::TchError| PolicyError::Usage(format!("gate targets cannot be read: {error}")))?;
     let length = example.tokens.len();
     let sampled = example.action_mask.iter().filter(|mask| **mask).count();
-    if example.action_mask.len() != length || sampled * slots != flat.len() || example.action_mask.first() == Some(&true) {
+    if example.action_mask.len() != length
+        || sampled * slots != flat.len()
+        || example.action_mask.first() == Some(&true)
+    {
         return Err(PolicyError::Usage(format!(
             "a gate example of {length} tokens has a mask of {} with {sampled} sampled, and log-probs for {}; its first \
              token cannot be a sampled one",
@@ -113,7 +116,9 @@ pub fn train_gates(
     let slots = router.slots();
     if let Some(bad) = examples.iter().position(|example| example.slot_logprobs.len() != slots) {
         let given = examples[bad].slot_logprobs.len();
-        return Err(PolicyError::Usage(format!("gate example {bad} has log-probs of {given} slots, the router {slots}")));
+        return Err(PolicyError::Usage(format!(
+            "gate example {bad} has log-probs of {given} slots, the router {slots}"
+        )));
     }
     router.set_trainable(true);
     let result = epochs(model, composition, examples, config, &mut tell);
@@ -175,7 +180,10 @@ fn epochs(
             loss_sum += value;
             steps += 1.0;
         }
-        tell(epoch, GateMetrics { loss: loss_sum / f64::max(steps, 1.0), agreement: agreed / f64::max(predicting, 1.0) });
+        tell(
+            epoch,
+            GateMetrics { loss: loss_sum / f64::max(steps, 1.0), agreement: agreed / f64::max(predicting, 1.0) },
+        );
     }
     Ok(())
 }
@@ -204,10 +212,8 @@ mod tests {
     fn targets_stand_one_before_the_sampled_token_and_readers_take_the_next_turns() {
         let (targets, weights) = row_targets(&example(), &config()).expect("fits");
         assert_eq!(weights, [0.5, 0.5, 0.5, 0.5, 1.0, 1.0, 0.5, 1.0, 0.0, 0.0]);
-        let best: Vec<Option<usize>> = targets
-            .iter()
-            .map(|t| if t[0] == t[1] { None } else { Some(usize::from(t[1] > t[0])) })
-            .collect();
+        let best: Vec<Option<usize>> =
+            targets.iter().map(|t| if t[0] == t[1] { None } else { Some(usize::from(t[1] > t[0])) }).collect();
         let (a, b) = (Some(1), Some(0));
         assert_eq!(best, [a, a, a, a, a, a, b, b, None, None]);
         assert!(targets[..8].iter().all(|t| (t.iter().sum::<f32>() - 1.0).abs() < 1e-6));

@@ -246,10 +246,12 @@ impl FeedLayout {
     fn attend_rows(&self, shape: &KvShape, q: &Tensor, k: &Tensor, v: &Tensor) -> (Tensor, Tensor) {
         let (kv_heads, group, width) = (shape.kv_heads, shape.group(), shape.head_dim);
         let q = self.pad.as_ref().map_or_else(|| q.shallow_clone(), |pad| q.index_select(0, pad));
-        let q = q
-            .view([self.row_count, self.queries, kv_heads, group, width])
-            .permute([0, 2, 3, 1, 4])
-            .reshape([self.row_count, kv_heads, group * self.queries, width]);
+        let q = q.view([self.row_count, self.queries, kv_heads, group, width]).permute([0, 2, 3, 1, 4]).reshape([
+            self.row_count,
+            kv_heads,
+            group * self.queries,
+            width,
+        ]);
         let (out, lse) = attend_with_lse(&q, k, v, Some(&self.mask));
         let unfold = |x: &Tensor, width: i64| {
             let x = x

@@ -145,7 +145,8 @@ fn inverse_cdf(probabilities: &Tensor, rows: &[(Sampling, f64)]) -> Vec<i64> {
     let index = Tensor::from_slice(&blocks).view([-1, 1, 1]).expand([-1, 1, BLOCK], false).to_device(padded.device());
     let block = to_vec::<f32>(&padded.gather(1, &index, false), Kind::Float);
     let within = block.chunks_exact(BLOCK as usize).zip(&chosen);
-    let tokens = within.map(|(block, (at, rest))| *at * BLOCK as usize + walk(block.iter().map(|p| f64::from(*p)), *rest).0);
+    let tokens =
+        within.map(|(block, (at, rest))| *at * BLOCK as usize + walk(block.iter().map(|p| f64::from(*p)), *rest).0);
     tokens.map(|token| token.min(vocabulary as usize - 1) as i64).collect()
 }
 

@@ -193,9 +193,7 @@ impl Tokenizer {
             .iter()
             .map(|id| u32::try_from(*id).map_err(|_| TokenizerError::NegativeId(*id)))
             .collect::<Result<_, _>>()?;
-        self.inner
-            .decode(&ids, false)
-            .map_err(|e| TokenizerError::Encode { length: ids.len(), reason: e.to_string() })
+        self.inner.decode(&ids, false).map_err(|e| TokenizerError::Encode { length: ids.len(), reason: e.to_string() })
     }
 
     /// The text of one token as a reader sees it, or `None` beyond the vocabulary.
@@ -250,13 +248,8 @@ where
     let pattern = SplitPattern::Regex(BASE_SPLIT.to_string());
     let split = Split::new(pattern, SplitDelimiterBehavior::Isolated, false).map_err(failed)?;
     let bytes = ByteLevel::new(false, false, false);
-    let mut inner: TokenizerImpl<
-        BPE,
-        NormalizerWrapper,
-        PreTokenizerWrapper,
-        PostProcessorWrapper,
-        DecoderWrapper,
-    > = TokenizerImpl::new(BPE::default());
+    let mut inner: TokenizerImpl<BPE, NormalizerWrapper, PreTokenizerWrapper, PostProcessorWrapper, DecoderWrapper> =
+        TokenizerImpl::new(BPE::default());
     inner
         .with_pre_tokenizer(Some(Sequence::new(vec![split.into(), bytes.into()])))
         .with_post_processor(Some(bytes))
@@ -368,7 +361,8 @@ pub(crate) mod tests {
         let files = |vocab| {
             let dir = tempfile::tempdir().unwrap();
             train_bpe(corpus().into_iter(), vocab, &BASE_TOKENS, dir.path()).unwrap();
-            ["tokenizer.json", "tokenizer_config.json"].map(|name| std::fs::read_to_string(dir.path().join(name)).unwrap())
+            ["tokenizer.json", "tokenizer_config.json"]
+                .map(|name| std::fs::read_to_string(dir.path().join(name)).unwrap())
         };
         let first = files(380);
         for _ in 0..3 {
@@ -404,7 +398,8 @@ pub(crate) mod tests {
     #[test]
     fn ids_that_decode_to_text_may_encode_otherwise_so_only_ids_are_the_truth() {
         let tokenizer = small();
-        let spelled: Vec<i32> = ["P", "l", "e", "a", "s", "e"].map(|letter| tokenizer.token_id(letter).unwrap()).to_vec();
+        let spelled: Vec<i32> =
+            ["P", "l", "e", "a", "s", "e"].map(|letter| tokenizer.token_id(letter).unwrap()).to_vec();
         let text = tokenizer.decode(&spelled).unwrap();
         assert_eq!(text, "Please");
         assert_ne!(tokenizer.encode(&text).unwrap(), spelled);

@@ -109,7 +109,13 @@ fn run(engine: &mut Engine, model: &Model, active: &Active, requests: &[GenReque
 }
 
 /// Log-probs and modal slots of `tokens` after `context`, by one packed forward pass.
-fn teacher_forced(model: &Model, active: &Active, context: &[i32], tokens: &[i32], temperature: f64) -> (Vec<f32>, Option<Vec<u8>>) {
+fn teacher_forced(
+    model: &Model,
+    active: &Active,
+    context: &[i32],
+    tokens: &[i32],
+    temperature: f64,
+) -> (Vec<f32>, Option<Vec<u8>>) {
     tch::no_grad(|| {
         let packed = Packed { prefix: vec![], branches: vec![[context, tokens].concat()] };
         let mut capture = Capture::default();
@@ -130,7 +136,8 @@ fn teacher_forced(model: &Model, active: &Active, context: &[i32], tokens: &[i32
 }
 
 fn assert_agrees(model: &Model, active: &Active, request: &GenRequest, result: &GenResult) {
-    let (expected, slots) = teacher_forced(model, active, &request.context, &result.tokens, request.sampling.temperature);
+    let (expected, slots) =
+        teacher_forced(model, active, &request.context, &result.tokens, request.sampling.temperature);
     for (at, (got, expected)) in result.logprobs.iter().zip(&expected).enumerate() {
         assert!((got - expected).abs() < 1e-4, "request {} token {at}: {got} is not {expected}", request.id);
     }
@@ -197,7 +204,8 @@ fn log_probs_and_slots_of_gates_are_those_of_the_packed_forward_pass() {
     let composition = composition(&model);
     agrees_over_two_turns(&Active::Routed(&composition), &model);
     let results = run(&mut engine(&model, 16), &model, &Active::Routed(&composition), &varied_requests());
-    let used: std::collections::BTreeSet<u8> = results.values().flat_map(|result| result.slots.clone().unwrap()).collect();
+    let used: std::collections::BTreeSet<u8> =
+        results.values().flat_map(|result| result.slots.clone().unwrap()).collect();
     assert!(used.len() > 1, "the test's gates choose only {used:?}");
 }
 

@@ -38,12 +38,7 @@ pub fn failed(
 
 /// Up to `count` of the given trajectories: one of each task before a second of any, tasks in random order (keyed by `seed` and
 /// `what`), lower ranks first.
-pub fn spread<'a>(
-    ranked: &[(&'a Trajectory, usize)],
-    count: usize,
-    seed: u64,
-    what: &str,
-) -> Vec<&'a Trajectory> {
+pub fn spread<'a>(ranked: &[(&'a Trajectory, usize)], count: usize, seed: u64, what: &str) -> Vec<&'a Trajectory> {
     let mut by_task: BTreeMap<&str, Vec<(usize, u32, &'a Trajectory)>> = BTreeMap::new();
     for (trajectory, rank) in ranked {
         by_task.entry(&trajectory.task).or_default().push((*rank, trajectory.trial, trajectory));

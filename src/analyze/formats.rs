@@ -111,11 +111,7 @@ pub(super) fn selected(capability: &CapabilityMeasure, examples: Vec<String>) ->
 const EXAMPLES: usize = 4;
 
 /// The candidates that an environment's evidence names, with examples of trajectories that lack each.
-pub(super) fn candidates(
-    trajectories: &[Trajectory],
-    evidence: &[CapabilityEvidence],
-    seed: u64,
-) -> CandidateFile {
+pub(super) fn candidates(trajectories: &[Trajectory], evidence: &[CapabilityEvidence], seed: u64) -> CandidateFile {
     let candidate = |capability: &CapabilityEvidence| {
         let lacking: Vec<(&Trajectory, usize)> = trajectories
             .iter()

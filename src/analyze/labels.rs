@@ -34,12 +34,7 @@ pub fn label(checks: &[Check], evidence: &CapabilityEvidence) -> Label {
 
 /// N label runs, each over its own random half of the tasks (rounded up) with all their trials, so that the runs differ
 /// in which tasks they saw, and a capability that only a few tasks speak for does not pass all of them.
-pub fn label_runs(
-    trajectories: &[Trajectory],
-    evidence: &[CapabilityEvidence],
-    runs: u32,
-    seed: u64,
-) -> Vec<LabelRun> {
+pub fn label_runs(trajectories: &[Trajectory], evidence: &[CapabilityEvidence], runs: u32, seed: u64) -> Vec<LabelRun> {
     let tasks: BTreeSet<&str> = trajectories.iter().map(|trajectory| trajectory.task.as_str()).collect();
     (1..=runs)
         .map(|attempt| {

@@ -184,7 +184,11 @@ impl LabelRun {
                 for id in ids {
                     let capability = capability.clone();
                     let Some(outcome) = about.contains(id.as_str()).then(|| outcomes[id.as_str()]) else {
-                        return Err(LabelError::Unknown { attempt, place: format!("{capability}, {list}"), id: id.clone() });
+                        return Err(LabelError::Unknown {
+                            attempt,
+                            place: format!("{capability}, {list}"),
+                            id: id.clone(),
+                        });
                     };
                     if outcome != passed {
                         let outcome = if outcome { "passed" } else { "failed" };

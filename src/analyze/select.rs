@@ -66,7 +66,9 @@ impl CapabilityMeasure {
             (0, 0) => return None,
             (0, n) => format!("to no passed trajectory in {n} of {} label runs", self.runs.len()),
             (n, 0) => format!("to no failed trajectory in {n} of {} label runs", self.runs.len()),
-            (n, m) => format!("to no failed trajectory in {n} and to no passed one in {m} of {} label runs", self.runs.len()),
+            (n, m) => {
+                format!("to no failed trajectory in {n} and to no passed one in {m} of {} label runs", self.runs.len())
+            }
         };
         Some(format!("{} applies {side}: its gap is undefined there, and these runs do not pass it", self.name))
     }

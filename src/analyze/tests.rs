@@ -74,10 +74,7 @@ fn a_valid_run_is_taken() {
 #[test]
 fn a_missing_id_is_an_error_that_names_it() {
     let error = refused(|run| lists(run).na_failed.clear());
-    assert_eq!(
-        error.to_string(),
-        "label run 1, cap: trajectory \"t1-0\" is in none of the six lists; add it to one"
-    );
+    assert_eq!(error.to_string(), "label run 1, cap: trajectory \"t1-0\" is in none of the six lists; add it to one");
 }
 
 #[test]
@@ -193,7 +190,10 @@ fn an_empty_denominator_is_undefined_and_does_not_pass() {
     let measure = run_measure(1, &sized([9, 0, 1, 0, 0, 50]), RULE);
     assert_eq!((measure.error_rate_passed, measure.gap, measure.passes), (None, None, false));
     let measure = run_measure(1, &sized([0, 0, 5, 1, 1, 0]), RULE);
-    assert_eq!((measure.coverage, measure.error_rate_failed, measure.gap, measure.passes), (Some(0.0), None, None, false));
+    assert_eq!(
+        (measure.coverage, measure.error_rate_failed, measure.gap, measure.passes),
+        (Some(0.0), None, None, false)
+    );
     assert_eq!(run_measure(1, &sized([0, 0, 0, 1, 1, 0]), RULE).coverage, None);
 }
 
@@ -210,7 +210,9 @@ fn a_capability_never_applicable_among_passes_is_reported_and_not_selected() {
     assert_eq!(findings.record.capabilities[0].mean_gap, None);
     assert_eq!(
         findings.record.warnings,
-        ["cap applies to no passed trajectory in 10 of 10 label runs: its gap is undefined there, and these runs do not pass it"]
+        [
+            "cap applies to no passed trajectory in 10 of 10 label runs: its gap is undefined there, and these runs do not pass it"
+        ]
     );
 }
 
@@ -252,8 +254,7 @@ fn a_capability_is_kept_at_k_runs_and_ranked_by_mean_gap() {
         .collect();
     let mut measured = select::measure(&candidates, &runs, RULE);
     select::rank(&mut measured);
-    let summary: Vec<(&str, u32, bool)> =
-        measured.iter().map(|c| (c.name.as_str(), c.runs_passed, c.kept)).collect();
+    let summary: Vec<(&str, u32, bool)> = measured.iter().map(|c| (c.name.as_str(), c.runs_passed, c.kept)).collect();
     assert_eq!(summary, [("b_strong", 10, true), ("a_fair", 8, true), ("c_seven", 7, false)]);
     let fair = &measured[1];
     assert!((fair.mean_gap.unwrap() - 0.42).abs() < 1e-12);

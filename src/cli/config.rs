@@ -72,7 +72,12 @@ pub(super) fn run(command: &Command) -> Done {
         Command::Check { source } => {
             let config: Config = source.read()?;
             let digest = compare::digest(&config);
-            println!("can be used; run {} in {}, digest {}", config.run.name, config.run_dir().display(), &digest[..12]);
+            println!(
+                "can be used; run {} in {}, digest {}",
+                config.run.name,
+                config.run_dir().display(),
+                &digest[..12]
+            );
         }
     }
     Ok(ExitCode::SUCCESS)

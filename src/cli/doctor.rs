@@ -48,8 +48,16 @@ pub(super) fn run(args: &Args) -> Done {
         Some(file) => Config::load(file, &[])?,
         None => Config::default(),
     };
-    let mut findings =
-        vec![libtorch(), threads(&config), memory(), gpu(), disk(&config.run_dir()), python(), worker(), policy(&config)];
+    let mut findings = vec![
+        libtorch(),
+        threads(&config),
+        memory(),
+        gpu(),
+        disk(&config.run_dir()),
+        python(),
+        worker(),
+        policy(&config),
+    ];
     if let Some(url) = &args.vllm {
         findings.push(vllm(url)?);
     }
@@ -68,11 +76,15 @@ pub(super) fn run(args: &Args) -> Done {
 /// Where the loaded LibTorch lies: the system knows.
 fn libtorch() -> Finding {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    let loaded = maps.lines().filter_map(|line| line.split_whitespace().last()).find(|path| path.ends_with("libtorch_cpu.so"));
+    let loaded =
+        maps.lines().filter_map(|line| line.split_whitespace().last()).find(|path| path.ends_with("libtorch_cpu.so"));
     let folder = loaded.and_then(|path| Path::new(path).parent()?.parent());
     let version = folder.and_then(|folder| {
-        let text = ["build-version", "version.py"].iter().find_map(|name| std::fs::read_to_string(folder.join(name)).ok())?;
-        text.split(|c: char| !(c.is_ascii_digit() || c == '.')).find(|part| part.matches('.').count() >= 2).map(str::to_owned)
+        let text =
+            ["build-version", "version.py"].iter().find_map(|name| std::fs::read_to_string(folder.join(name)).ok())?;
+        text.split(|c: char| !(c.is_ascii_digit() || c == '.'))
+            .find(|part| part.matches('.').count() >= 2)
+            .map(str::to_owned)
     });
     match (folder, version) {
         (Some(folder), Some(version)) => {
@@ -80,7 +92,9 @@ fn libtorch() -> Finding {
             let advice = if good == Standing::Good { "" } else { "; built for 2.13.0: run scripts/setup.sh" };
             finding(good, "LibTorch", format!("{version} in {}{advice}", folder.display()))
         }
-        (Some(folder), None) => finding(Standing::Good, "LibTorch", format!("in {}, version not stated", folder.display())),
+        (Some(folder), None) => {
+            finding(Standing::Good, "LibTorch", format!("in {}, version not stated", folder.display()))
+        }
         (None, _) => finding(Standing::Note, "LibTorch", "linked, but its place cannot be read from /proc/self/maps"),
     }
 }
@@ -183,7 +197,8 @@ fn policy(config: &Config) -> Finding {
     if missing.is_empty() {
         return finding(Standing::Good, "base policy", folder.display().to_string());
     }
-    let advice = "set policy.model, start `trace` in the checkout, or make it with `trace pretrain configs/base-policy.toml`";
+    let advice =
+        "set policy.model, start `trace` in the checkout, or make it with `trace pretrain configs/base-policy.toml`";
     finding(Standing::Missing, "base policy", format!("{} lacks {}: {advice}", folder.display(), missing.join(", ")))
 }
 

@@ -180,7 +180,11 @@ fn check(registry: &EnvRegistry, names: &[String], seeds: u64, json: bool) -> Do
         let env = open(registry, name)?;
         let audit = Audit {
             target: Some(target.spec()),
-            writing_tools: Tool::ALL.into_iter().filter(|tool| tool.writes()).map(|tool| tool.name().to_owned()).collect(),
+            writing_tools: Tool::ALL
+                .into_iter()
+                .filter(|tool| tool.writes())
+                .map(|tool| tool.name().to_owned())
+                .collect(),
             seeds,
             ..Audit::default()
         };
@@ -194,7 +198,8 @@ fn check(registry: &EnvRegistry, names: &[String], seeds: u64, json: bool) -> Do
             }
         });
         if json {
-            let line = serde_json::json!({"environment": name, "passed": items.iter().all(|i| i.passed), "items": items});
+            let line =
+                serde_json::json!({"environment": name, "passed": items.iter().all(|i| i.passed), "items": items});
             println!("{line}");
         }
         if items.iter().any(|item| !item.passed) {

@@ -209,7 +209,8 @@ fn summary(log: &LogReader, filter: &Filter) -> Done {
     table.load_style(presets::NOTHING);
     table.set_header(["phase", "environment", "arm", "rollouts", "without reward", "mean reward", "passed, %"]);
     for ((phase, environment, arm), counts) in counts {
-        let share = |sum: f64| if counts.judged == 0 { "–".to_owned() } else { format!("{:.3}", sum / counts.judged as f64) };
+        let share =
+            |sum: f64| if counts.judged == 0 { "–".to_owned() } else { format!("{:.3}", sum / counts.judged as f64) };
         table.add_row([
             phase.name().to_owned(),
             environment,
@@ -288,7 +289,9 @@ fn show(rows: &[SegmentRow], tokenizer: Option<&Tokenizer>) {
 /// One sampled token a line: its text, log-probability, and where gates chose, the slot.
 fn tokens(tokenizer: &Tokenizer, columns: &TokenColumns, span: std::ops::Range<usize>) {
     for index in span {
-        let (Some(id), Some(Some(logprob))) = (columns.tokens.get(index), columns.logprobs.get(index)) else { continue };
+        let (Some(id), Some(Some(logprob))) = (columns.tokens.get(index), columns.logprobs.get(index)) else {
+            continue;
+        };
         let text = tokenizer.decode(&[*id]).unwrap_or_default();
         let text = if text.is_empty() { tokenizer.token_text(*id).unwrap_or_default() } else { text };
         let slot = columns.slots.as_ref().and_then(|slots| *slots.get(index)?);

@@ -12,6 +12,7 @@ mod play;
 mod pretrain;
 mod steps;
 mod transcript;
+mod tuned;
 
 use std::process::ExitCode;
 
@@ -88,11 +89,24 @@ enum Command {
     Doctor(doctor::Args),
 }
 
+impl Command {
+    /// Whether it runs the policy.
+    fn computes(&self) -> bool {
+        !matches!(
+            self,
+            Command::Env(_) | Command::Log(_) | Command::Config(_) | Command::Doctor(_) | Command::Report(_)
+        )
+    }
+}
+
 /// Reads the command line, does what it says and returns the exit code.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
+    if cli.command.computes() {
+        tuned::ensure();
+    }
     let done = match cli.command {
         Command::Run(args) => steps::run_all(&args),
         Command::Rollout(args) => steps::run_step(Step::Rollout, &args),

@@ -59,7 +59,9 @@ impl Args {
 fn explained(error: StepError, run: &Path) -> miette::Report {
     match error {
         // These say what to do themselves.
-        StepError::Resume(_) | StepError::NotYet { .. } | StepError::BuiltOn { .. } | StepError::Level { .. } => shown(error),
+        StepError::Resume(_) | StepError::NotYet { .. } | StepError::BuiltOn { .. } | StepError::Level { .. } => {
+            shown(error)
+        }
         error => {
             let help = format!("what was reached is kept; `trace run {}` goes on from there", run.display());
             miette::miette!(help = help, "{error}")
@@ -78,7 +80,10 @@ pub(super) fn run_all(args: &Args) -> Done {
     })?
     .map_err(|error| explained(error, &args.run))?;
     if outcome == Outcome::WasDone {
-        eprintln!("every step of {name} is done already; to run it anew, remove {} or set run.name", dir.root().display());
+        eprintln!(
+            "every step of {name} is done already; to run it anew, remove {} or set run.name",
+            dir.root().display()
+        );
     }
     closing(&dir)?;
     Ok(ExitCode::SUCCESS)

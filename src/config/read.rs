@@ -107,8 +107,7 @@ pub trait ConfigFile: Documented + Serialize + DeserializeOwned {
             for given in overrides {
                 merge(&mut merged, read_override::<Self>(given)?);
             }
-            config = Self::deserialize(merged)
-                .map_err(|error| source.at(0..0, error.message().to_owned()))?;
+            config = Self::deserialize(merged).map_err(|error| source.at(0..0, error.message().to_owned()))?;
         }
         let violations = config.violations();
         if !violations.is_empty() {
@@ -183,13 +182,7 @@ impl Text<'_> {
         self.at(error.span().unwrap_or(0..0), error.message().to_owned())
     }
 
-    fn refuse_unknown(
-        &self,
-        table: &DeTable<'_>,
-        path: &str,
-        known: &[Key],
-        root: &[Key],
-    ) -> Result<(), ConfigError> {
+    fn refuse_unknown(&self, table: &DeTable<'_>, path: &str, known: &[Key], root: &[Key]) -> Result<(), ConfigError> {
         for (name, value) in table {
             let key = name.get_ref().as_ref();
             let Some(found) = known.iter().find(|candidate| candidate.name == key) else {

@@ -164,8 +164,7 @@ impl ArmResult {
         let rates: Vec<f64> = judged.iter().map(|task| task.passed as f64 / task.episodes as f64).collect();
         let over_tasks = |figure: fn(u64, u64, u64) -> Option<f64>| {
             let at = |k: u64| {
-                let values: Vec<f64> =
-                    judged.iter().filter_map(|task| figure(task.episodes, task.passed, k)).collect();
+                let values: Vec<f64> = judged.iter().filter_map(|task| figure(task.episodes, task.passed, k)).collect();
                 mean(&values).map(|value| (k, value))
             };
             KS.into_iter().filter(|k| *k <= trials).filter_map(at).collect()

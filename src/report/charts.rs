@@ -31,10 +31,7 @@ impl Canvas {
 
     fn line(&mut self, from: (f64, f64), to: (f64, f64), style: &str) {
         let ((x1, y1), (x2, y2)) = (from, to);
-        let _ = writeln!(
-            self.body,
-            "<line x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\" {style}/>"
-        );
+        let _ = writeln!(self.body, "<line x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\" {style}/>");
     }
 
     fn dot(&mut self, at: (f64, f64), radius: f64, style: &str, title: &str) {
@@ -174,7 +171,8 @@ pub fn thresholds(rows: &[Spread], threshold: f64, threshold_label: &str, label:
     let bottom = canvas.height - 24.0;
     let all = rows.iter().flat_map(|row| row.values.iter().copied());
     let (low, high) = all.fold((0.0f64, threshold), |(low, high), x| (low.min(x), high.max(x)));
-    let x = Scale { values: ((low * 10.0).floor() / 10.0, ((high * 10.0).ceil() / 10.0).max(0.1)), place: (left, 740.0) };
+    let x =
+        Scale { values: ((low * 10.0).floor() / 10.0, ((high * 10.0).ceil() / 10.0).max(0.1)), place: (left, 740.0) };
     for tick in x.ticks() {
         canvas.line((x.at(tick), 20.0), (x.at(tick), bottom), &format!("stroke=\"{GRID}\""));
         canvas.text((x.at(tick), bottom + 16.0), "middle", "soft", &format!("{tick:.2}"));
@@ -270,12 +268,7 @@ mod tests {
 
     #[test]
     fn a_bar_ends_where_its_value_is_and_texts_are_escaped() {
-        let bar = Bar {
-            label: "<b>&".into(),
-            value: 0.5,
-            interval: Interval { low: 0.4, high: 1.0 },
-            strong: true,
-        };
+        let bar = Bar { label: "<b>&".into(), value: 0.5, interval: Interval { low: 0.4, high: 1.0 }, strong: true };
         let svg = intervals(&[bar], "x");
         assert!(svg.contains("width=\"300.0\""), "half of 600: {svg}");
         assert!(svg.contains("&lt;b&gt;&amp;") && !svg.contains("<b>"), "{svg}");
@@ -283,8 +276,7 @@ mod tests {
 
     #[test]
     fn a_single_point_is_drawn() {
-        let curve =
-            Curve { label: "a".into(), points: vec![(3.0, 0.5)], colour: 1, line: true, dots: 3.0 };
+        let curve = Curve { label: "a".into(), points: vec![(3.0, 0.5)], colour: 1, line: true, dots: 3.0 };
         let svg = curves(&[curve], Some((3.0, 0.5)), (280.0, 150.0), "x");
         assert!(!svg.contains("NaN") && svg.contains("a, iteration 3: 0.500"), "{svg}");
     }

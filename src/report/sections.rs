@@ -163,7 +163,8 @@ fn capabilities(analysis: &Record) -> String {
     body += &thresholds(&rows(|run| run.gap, |c| c.mean_gap), rule.delta, &label, "gap of each capability");
     body += "<p class=\"lead\">Coverage: share of failures that lack it</p>\n";
     let label = format!("at least {}", rule.rho);
-    body += &thresholds(&rows(|run| run.coverage, |c| c.mean_coverage), rule.rho, &label, "coverage of each capability");
+    body +=
+        &thresholds(&rows(|run| run.coverage, |c| c.mean_coverage), rule.rho, &label, "coverage of each capability");
     section("Which capabilities the failures lack", &body)
 }
 

@@ -38,7 +38,7 @@ pub(super) fn run(session: &mut Session, labels: Labels) -> Result<u64, StepErro
             from_process_checks(&trajectories, evidence, &settings)?
         }
         Labels::FromFiles => {
-            let writer = "whoever analyses by hand: see prompts/analysis.md";
+            let writer = "whoever analyses by hand: see prompts/label.md";
             let candidates = read_json(&session.dir.candidates(), writer)?;
             let runs = (1..=analysis.runs)
                 .map(|attempt| read_json(&session.dir.label_run(attempt), writer))

@@ -23,7 +23,10 @@ impl Session {
     /// The capabilities that have an adapter, in slot order, each with what is known of it.
     pub(super) fn adapters(&self) -> Result<Vec<(String, Kept)>, StepError> {
         let ready = self.calibrated()?;
-        ready.into_iter().map(|(name, _)| Ok((name.clone(), read_json(&self.dir.kept(&name), "trace train")?))).collect()
+        ready
+            .into_iter()
+            .map(|(name, _)| Ok((name.clone(), read_json(&self.dir.kept(&name), "trace train")?)))
+            .collect()
     }
 
     /// The adapter of a learner, on every token.

@@ -11,12 +11,7 @@ const SAME: f64 = 1e-6;
 const KS: [u64; 4] = [1, 4, 8, 16];
 
 /// Measures an environment at one level. `groups`: the rewards of each group's rollouts, `None` for one without a verdict.
-pub fn measure(
-    capability: &str,
-    level: u32,
-    groups: &[Vec<Option<f64>>],
-    bounds: &Calibration,
-) -> CalibrationMetric {
+pub fn measure(capability: &str, level: u32, groups: &[Vec<Option<f64>>], bounds: &Calibration) -> CalibrationMetric {
     let judged: Vec<Vec<f64>> = groups.iter().map(|group| group.iter().flatten().copied().collect()).collect();
     let rewards: Vec<f64> = judged.iter().flatten().copied().collect();
     let passed = |reward: f64| reward >= 1.0 - SAME;
@@ -104,7 +99,8 @@ mod tests {
 
     #[test]
     fn what_is_within_all_bounds_is_accepted() {
-        let rewards: Vec<Vec<Option<f64>>> = (0..10).map(|_| vec![Some(0.0), Some(1.0), Some(0.3), Some(0.0)]).collect();
+        let rewards: Vec<Vec<Option<f64>>> =
+            (0..10).map(|_| vec![Some(0.0), Some(1.0), Some(0.3), Some(0.0)]).collect();
         let metric = measure("cap", 0, &rewards, &Calibration::default());
         assert_eq!(metric.rejected_for, Vec::<String>::new());
         assert_eq!(metric.pass_at, [(1, 0.25), (4, 1.0)]);

@@ -40,17 +40,18 @@ pub(super) async fn run(session: &mut Session) -> Result<u64, StepError> {
     let runtime = session.runtime().await?;
     let mut composed = match read_json::<Composed>(&session.dir.composed(), "trace compose") {
         Ok(composed) => composed,
-        Err(FileError::Missing { .. }) => Composed {
-            adapters: adapters.iter().map(|(name, _)| name.clone()).collect(),
-            ..Composed::default()
-        },
+        Err(FileError::Missing { .. }) => {
+            Composed { adapters: adapters.iter().map(|(name, _)| name.clone()).collect(), ..Composed::default() }
+        }
         Err(error) => return Err(error.into()),
     };
     let mut batches: Vec<RecordBatch> = Vec::new();
+    let mut all_wins = 0;
     for round in 1..=session.config.compose.rounds {
         let (rollouts, wins) = sample(session, &runtime, &adapters, round, &mut batches).await?;
+        all_wins += wins as u64;
         if round as usize > composed.rounds.len() {
-            let report = train(session, &runtime, &adapters, round, &batches).await?;
+            let report = train(session, &runtime, &adapters, round, &batches, all_wins).await?;
             composed.rounds.push(Round { rollouts, report });
             composed.round = round;
             write_json(&session.dir.composed(), &composed)?;
@@ -128,6 +129,7 @@ async fn train(
     adapters: &[(String, Kept)],
     round: u32,
     batches: &[RecordBatch],
+    wins: u64,
 ) -> Result<GateReport, StepError> {
     let compose = &session.config.compose;
     let mut arm = session.composition_arm(adapters, round);
@@ -150,8 +152,10 @@ async fn train(
         folder: session.dir.composition(round),
         rows,
     };
-    session.display.begin(&format!("training gates, round {round}"), 0);
+    let judged = wins * (adapters.len() as u64 + 1);
+    session.display.begin(&format!("training gates, round {round}"), judged);
     let report = runtime.train_gates(job).await?;
+    session.display.settle(judged);
     session.display.end();
     Ok(report)
 }

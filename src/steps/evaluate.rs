@@ -168,12 +168,7 @@ fn count_slots(rows: &[SegmentRow], counts: &mut Vec<u64>) {
 }
 
 /// Keeps the winning conversation in which most slots spoke; of equals, the first.
-fn show_best(
-    rows: &[SegmentRow],
-    tokenizer: &Tokenizer,
-    spec: &ArmSpec,
-    best: &mut Option<(usize, Conversation)>,
-) {
+fn show_best(rows: &[SegmentRow], tokenizer: &Tokenizer, spec: &ArmSpec, best: &mut Option<(usize, Conversation)>) {
     for row in rows.iter().filter(|row| row.segment == 0 && row.reward.is_some_and(|reward| reward >= 1.0 - 1e-6)) {
         let Some(slots) = row.columns.as_ref().and_then(|columns| columns.slots.as_ref()) else { continue };
         let distinct = slots.iter().flatten().collect::<BTreeSet<_>>().len();
@@ -246,12 +241,13 @@ fn result(
     let trials = u64::from(session.config.evaluate.trials);
     let figures = ArmResult::from_counts(per_task(&sampled.trials), trials, bootstrap).ok_or_else(no_verdict)?;
     let greedy = match &sampled.greedy {
-        Some(rollouts) => Some(ArmResult::from_counts(per_task(rollouts), 1, bootstrap).ok_or_else(no_verdict)?.pass_rate),
+        Some(rollouts) => {
+            Some(ArmResult::from_counts(per_task(rollouts), 1, bootstrap).ok_or_else(no_verdict)?.pass_rate)
+        }
         None => None,
     };
     let all_tokens: u64 = sampled.slots.iter().sum();
-    let mut slots: Vec<f64> =
-        sampled.slots.iter().map(|count| *count as f64 / all_tokens.max(1) as f64).collect();
+    let mut slots: Vec<f64> = sampled.slots.iter().map(|count| *count as f64 / all_tokens.max(1) as f64).collect();
     if arm.spec.composition.is_some() {
         slots.resize(arm.spec.adapters.len() + 1, 0.0);
     }
@@ -296,17 +292,19 @@ mod tests {
 
     fn arm(name: &str, passed: u64) -> ArmResult {
         let bootstrap = Bootstrap { samples: 100, confidence: 0.95, seed: 1 };
-        let tasks = (0..10).map(|i| TaskResult { seed: 3 * i + 2, episodes: 1, passed: u64::from(i < passed) }).collect();
+        let tasks =
+            (0..10).map(|i| TaskResult { seed: 3 * i + 2, episodes: 1, passed: u64::from(i < passed) }).collect();
         ArmResult { name: name.into(), ..ArmResult::from_counts(tasks, 1, &bootstrap).unwrap() }
     }
 
     #[test]
     fn every_arm_is_compared_with_the_base_and_trace_with_every_other() {
         let bootstrap = Bootstrap { samples: 100, confidence: 0.95, seed: 1 };
-        let found: Vec<(String, String, f64)> = differences(&[arm("base", 2), arm("grpo", 4), arm("trace", 7)], &bootstrap)
-            .into_iter()
-            .map(|d| (d.arm, d.against, (d.difference.value * 10.0).round()))
-            .collect();
+        let found: Vec<(String, String, f64)> =
+            differences(&[arm("base", 2), arm("grpo", 4), arm("trace", 7)], &bootstrap)
+                .into_iter()
+                .map(|d| (d.arm, d.against, (d.difference.value * 10.0).round()))
+                .collect();
         let expect = |a: &str, b: &str, d: f64| (a.to_owned(), b.to_owned(), d);
         assert_eq!(found, [expect("grpo", "base", 2.0), expect("trace", "base", 5.0), expect("trace", "grpo", 3.0)]);
     }

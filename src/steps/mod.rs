@@ -156,7 +156,8 @@ impl Session {
     fn check_levels(&self) -> Result<(), StepError> {
         let target = &self.config.target;
         let baselines = self.config.baseline.iter().map(|b| ("baseline.level", &b.environment, b.level));
-        for (key, name, level) in std::iter::once(("target.level", &target.environment, target.level)).chain(baselines) {
+        for (key, name, level) in std::iter::once(("target.level", &target.environment, target.level)).chain(baselines)
+        {
             check_level(key, &*self.environment(name)?, level)?;
         }
         Ok(())
@@ -297,4 +298,3 @@ fn check_level(key: &'static str, environment: &dyn Environment, level: u32) -> 
     }
     Err(StepError::Level { key, level, environment: spec.name.clone(), levels: spec.levels })
 }
-

@@ -130,7 +130,9 @@ pub enum ResumeError {
         dir: String,
     },
     /// The base policy is not the one that the run was begun with.
-    #[error("the files in {model} are not those that {dir} was begun with; put them back, or give the new run another run.name")]
+    #[error(
+        "the files in {model} are not those that {dir} was begun with; put them back, or give the new run another run.name"
+    )]
     PolicyChanged {
         /// The policy's folder.
         model: String,

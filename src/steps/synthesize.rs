@@ -38,7 +38,7 @@ pub(super) async fn run(session: &mut Session) -> Result<u64, StepError> {
         let name = capability.skill.clone();
         let Some(text) = source(session, &name)? else {
             session.display.line(&format!(
-                "note: {name} has no environment and is left out; write {} (prompts/synthesis.md says how) and call this step again",
+                "note: {name} has no environment and is left out; write {} (prompts/synthesize.md says how) and call this step again",
                 session.dir.root().join(RunDir::environment_name(&name)).display()
             ));
             continue;
@@ -49,9 +49,10 @@ pub(super) async fn run(session: &mut Session) -> Result<u64, StepError> {
         let calibrated = calibrate(session, &name, hex(&Sha256::digest(text.as_bytes()))).await?;
         capability.status = Status::Done;
         capability.environment_path = Some(RunDir::environment_name(&name));
-        capability.reward_distribution = Some(serde_json::to_value(&calibrated).map_err(|error| {
-            FileError::Malformed { path: session.dir.selected(), reason: error.to_string() }
-        })?);
+        capability.reward_distribution = Some(
+            serde_json::to_value(&calibrated)
+                .map_err(|error| FileError::Malformed { path: session.dir.selected(), reason: error.to_string() })?,
+        );
     }
     write_json(&session.dir.selected(), &selected)?;
     if !selected.iter().any(|capability| capability.status == Status::Done) {

@@ -237,7 +237,8 @@ async fn iterate(
         TrainOutcome::ConsumedBefore => None,
     };
     let rollouts: Vec<Rollout> = waves::rollouts(trajectory_rows(&batch)?).collect();
-    let metric = train_metric(job, iteration, &rollouts, counts, replaced, report.as_ref(), begun.elapsed().as_secs_f64());
+    let metric =
+        train_metric(job, iteration, &rollouts, counts, replaced, report.as_ref(), begun.elapsed().as_secs_f64());
     session.metrics.append(&Metric::Train(metric))?;
     Ok(consumed.max(iteration))
 }
@@ -247,7 +248,10 @@ fn iteration_of(session: &Session, job: &Job, iteration: u32) -> String {
     match job.budget {
         Budget::Iterations(count) => format!("{iteration}/{count}"),
         Budget::Rollouts(count) => {
-            format!("{iteration} ({:.0} %)", 100.0 * session.sampled_by(&job.name, iteration) as f64 / count.max(1) as f64)
+            format!(
+                "{iteration} ({:.0} %)",
+                100.0 * session.sampled_by(&job.name, iteration) as f64 / count.max(1) as f64
+            )
         }
     }
 }
@@ -287,7 +291,8 @@ pub(super) fn joined(batches: &[RecordBatch]) -> Result<RecordBatch, StepError> 
     let Some(first) = batches.first() else {
         return Err(StepError::Stuck("no rollouts to learn from".to_owned()));
     };
-    concat_batches(&first.schema(), batches).map_err(|error| StepError::Stuck(format!("rollouts of one table differ: {error}")))
+    concat_batches(&first.schema(), batches)
+        .map_err(|error| StepError::Stuck(format!("rollouts of one table differ: {error}")))
 }
 
 fn train_metric(

@@ -112,7 +112,10 @@ impl Conversation {
         // moves on over white space.
         let mark = self.hint_place()?;
         let place = std::iter::once(mark).chain(
-            self.text[mark..].char_indices().take_while(|(_, c)| c.is_whitespace()).map(|(i, c)| mark + i + c.len_utf8()),
+            self.text[mark..]
+                .char_indices()
+                .take_while(|(_, c)| c.is_whitespace())
+                .map(|(i, c)| mark + i + c.len_utf8()),
         );
         for at in place {
             let mut pieces = tokenizer.encode(&self.text[..at])?;
