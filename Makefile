@@ -5,17 +5,14 @@
 CARGO ?= cargo
 TRACE := target/release/trace
 RUNNER := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo "nextest run" || echo "test")
-IGNORED := $(if $(findstring nextest,$(RUNNER)),--run-ignored only,-- --ignored)
 
-.PHONY: help setup build quickstart test test-long lint reproduce
+.PHONY: help setup build quickstart test lint
 
 help:
 	@echo "make quickstart          set up, build, run the four steps on the embedded default; ends in a table of pass rates"
 	@echo "make quickstart SMOKE=1  the same, small everywhere, in under a minute after the build"
 	@echo "make test                every test"
-	@echo "make test-long           what takes longer: kills, fuzzing, load"
 	@echo "make lint                rustfmt, clippy and rustdoc, warnings denied"
-	@echo "make reproduce           the full experiment, up to two hours, resumable"
 	@echo "make build               the binaries, in target/release"
 	@echo "make setup               LibTorch, in .libtorch"
 
@@ -32,13 +29,7 @@ quickstart: build
 test: build
 	$(CARGO) $(RUNNER) --release --locked --workspace
 
-test-long: build
-	$(CARGO) $(RUNNER) --release --locked --workspace $(IGNORED)
-
 lint: setup
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --release --locked --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --release --locked --workspace --no-deps
-
-reproduce: build
-	scripts/reproduce.sh $(TRACE)
