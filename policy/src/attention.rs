@@ -28,6 +28,11 @@ pub(crate) fn attend_with_lse(q: &Tensor, k: &Tensor, v: &Tensor, mask: Option<&
     if q.device() == Device::Cpu {
         return Tensor::internal_scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, false, mask, None);
     }
+    products_with_lse(q, k, v, mask)
+}
+
+/// The same by plain products, for devices on which no kernel gives the logarithm under a mask.
+fn products_with_lse(q: &Tensor, k: &Tensor, v: &Tensor, mask: Option<&Tensor>) -> (Tensor, Tensor) {
     let mut scores = q.matmul(&k.transpose(-1, -2)) / (q.size()[3] as f64).sqrt();
     if let Some(mask) = mask {
         scores += mask;
@@ -36,4 +41,25 @@ pub(crate) fn attend_with_lse(q: &Tensor, k: &Tensor, v: &Tensor, mask: Option<&
     let lse = scores.logsumexp([-1], true);
     let out = (scores - &lse).exp().to_kind(v.kind()).matmul(v);
     (out, lse.squeeze_dim(-1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain_products_and_the_kernel_give_the_same_result_and_logarithm() {
+        tch::set_num_threads(1);
+        let random = |length| Tensor::randn([3, 2, length, 8], (Kind::Float, Device::Cpu));
+        let (q, k, v) = (random(4), random(70), random(70));
+        let hidden = Tensor::arange(70, (Kind::Int64, Device::Cpu))
+            .ge_tensor(&Tensor::from_slice(&[1_i64, 33, 70]).view([3, 1, 1, 1]));
+        let mask = hidden.zeros_like().to_kind(Kind::Float).masked_fill(&hidden, f64::NEG_INFINITY);
+        for mask in [None, Some(&mask)] {
+            let (out, lse) = products_with_lse(&q, &k, &v, mask);
+            let (kernel_out, kernel_lse) = attend_with_lse(&q, &k, &v, mask);
+            assert!(out.allclose(&kernel_out, 1e-5, 1e-5, false));
+            assert!(lse.allclose(&kernel_lse, 1e-5, 1e-5, false));
+        }
+    }
 }

@@ -107,6 +107,11 @@ pub fn main() -> ExitCode {
     if cli.command.computes() {
         tuned::ensure();
     }
+    if let Command::Log(_) | Command::Config(_) = cli.command {
+        // `trace log show ... | head` ends quietly. Commands with worker processes must see a broken pipe as an error.
+        // SAFETY: no other thread runs yet, and the default action of a signal needs no handler.
+        unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+    }
     let done = match cli.command {
         Command::Run(args) => steps::run_all(&args),
         Command::Rollout(args) => steps::run_step(Step::Rollout, &args),
