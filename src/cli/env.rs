@@ -34,7 +34,8 @@ pub enum Command {
     ///
     /// It must load; give the same episode for the same seed and others for other seeds; reward its oracle with 1 and
     /// silence, noise, destruction and blind refusals with almost nothing; keep its rewards in [0, 1], its tools a subset of the
-    /// target's, and its budgets. Exit code 1 where anything does not hold. Without a name, all built-in ones are audited.
+    /// target's where it isolates a capability (an environment that names none in its spec is a target of its own), and its
+    /// budgets. Exit code 1 where anything does not hold. Without a name, all built-in ones are audited.
     Check {
         /// Names of built-in environments, or paths of Python files; all built-in ones without any.
         environments: Vec<String>,
@@ -179,7 +180,8 @@ fn check(registry: &EnvRegistry, names: &[String], seeds: u64, json: bool) -> Do
     for name in &names {
         let env = open(registry, name)?;
         let audit = Audit {
-            target: Some(target.spec()),
+            // What isolates no capability is a target of its own: its tools are whatever it needs.
+            target: env.spec().capability.is_some().then(|| target.spec()),
             writing_tools: Tool::ALL
                 .into_iter()
                 .filter(|tool| tool.writes())

@@ -46,7 +46,8 @@ const HARD: u32 = 2;
 pub enum Reward {
     /// 1 only if every outcome check is met, else 0.
     AllOrNothing,
-    /// The mean of the outcome checks: a denser signal to train on, not the measure of success.
+    /// The mean of the outcome checks, and nothing where the customer was told nothing that they needed (two of three
+    /// checks hold for whoever never acts): a denser signal to train on, not the measure of success.
     MeanCheck,
 }
 
@@ -201,10 +202,17 @@ impl Episode for DeskEpisode {
         let mut checks = verify::outcome(&self.task, &self.records, &self.history);
         let mean = checks.iter().map(|c| c.score).sum::<f64>() / checks.len() as f64;
         let all = checks.iter().all(|c| c.score >= 1.0);
+        let told = checks.iter().any(|c| c.name == OUTCOME[2] && c.score > 0.0);
         checks.extend(verify::process(&self.task, &self.history));
         let reward = match self.reward {
             Reward::AllOrNothing => f64::from(u8::from(all)),
-            Reward::MeanCheck => mean,
+            Reward::MeanCheck => {
+                if told {
+                    mean
+                } else {
+                    0.0
+                }
+            }
         };
         Verdict { reward, checks }.validated()
     }

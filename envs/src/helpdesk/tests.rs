@@ -139,6 +139,18 @@ fn silence_and_blind_destruction_earn_nothing() {
 }
 
 #[test]
+fn the_denser_reward_orders_episodes_and_pays_nothing_for_silence() {
+    let desk = Helpdesk::mean_check();
+    for index in 0..100 {
+        let seed = Split::Dev.seed(index);
+        let task = target(seed);
+        let reward = |actions: &[Action]| run(&mut *desk.reset(seed, 0).expect("opens"), actions).reward;
+        assert_eq!(reward(&script(&task, Lapses::NONE)), 1.0);
+        assert_eq!(reward(&[Action::say("Done.")]), 0.0);
+    }
+}
+
+#[test]
 fn an_answer_that_recites_everything_is_not_an_answer() {
     let mut tried = 0;
     for index in 0..200 {
