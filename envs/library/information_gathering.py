@@ -8,7 +8,7 @@ import re
 
 POLICY = """You are the agent of a help desk and serve one customer.
 - Ask for the user id if it is missing.
-- Take the id of a record from the list, never from memory.
+- Name a record as the list does, with its id.
 - Read a record before you change it.
 - Cancel or ship an order otherwise only while it is pending.
 - Return an order only when it is delivered.
@@ -32,9 +32,9 @@ SPEC = {
     "tools": [
         tool("list_orders", "List the orders of a user.", ["user"]),
         tool("list_trips", "List the trips of a user.", ["user"]),
-        tool("get_order", "Read an order.", ["item", "id"]),
-        tool("get_trip", "Read a trip.", ["item", "id"]),
-        tool("resend_code", "Send the pickup code again.", ["item", "id"]),
+        tool("get_order", "Read an order.", ["record"]),
+        tool("get_trip", "Read a trip.", ["record"]),
+        tool("resend_code", "Send the pickup code again.", ["record"]),
     ],
     "evidence": [
         {
@@ -87,18 +87,34 @@ def reset(rng, level):
     }
 
 
+def name(record):
+    return record["item"] + " " + record["id"]
+
+
+def full(record):
+    shown = {"record": name(record)}
+    for field in record:
+        if field not in ["item", "id", "date"]:
+            shown[field] = record[field]
+    return shown
+
+
+def id_of(args):
+    return args.get("record", "").split(" ")[-1]
+
+
 def call(state, tool, args):
     record = state["record"]
     if "user" in args:
         if args["user"] != state["user"]:
             return {"error": "no such user"}
-        return [{field: record[field] for field in ["item", "id", "date"]}] if tool == state["list"] else []
-    if args["id"] != record["id"] or tool not in [state["get"], "resend_code"]:
+        return [{"record": name(record), "date": record["date"]}] if tool == state["list"] else []
+    if id_of(args) != record["id"] or tool not in [state["get"], "resend_code"]:
         return {"error": "no such id"}
     if tool == "resend_code":
         state["sent"] += 1
         return {"ok": True}
-    return {field: value for field, value in record.items() if field != "date"}
+    return full(record)
 
 
 def reply(state, text):
@@ -114,15 +130,15 @@ def reply(state, text):
 def answer(state):
     record, want = state["record"], state["want"]
     if want == "code":
-        return f"{record['id']} is sent."
-    return f"{record['id']} {'costs' if want == 'total' else 'is'} {record[want]}."
+        return f"{name(record)} is sent."
+    return f"{name(record)} {'costs' if want == 'total' else 'is'} {record[want]}."
 
 
 def verdict(state):
     record, want = state["record"], state["want"]
     words = re.findall("[a-z0-9]+", " ".join(state["said"]).lower())
     listed = any(c["name"] == state["list"] and c["arguments"]["user"] == state["user"] for c in state["calls"])
-    read = any(c["name"] == state["get"] and c["arguments"]["id"] == record["id"] for c in state["calls"])
+    read = any(c["name"] == state["get"] and id_of(c["arguments"]) == record["id"] for c in state["calls"])
     sent = state["sent"] == (1 if want == "code" else 0)
     needed = [record["id"].lower()] + ([] if want == "code" else [str(record[want])])
     told = (read or want == "code") and all(w in words for w in needed)
@@ -151,7 +167,7 @@ def oracle(state):
     if state["list"] not in done:
         return {"calls": [{"name": state["list"], "arguments": {"user": state["user"]}}]}
     if act not in done:
-        return {"calls": [{"name": act, "arguments": {"item": state["record"]["item"], "id": state["record"]["id"]}}]}
+        return {"calls": [{"name": act, "arguments": {"record": name(state["record"])}}]}
     return {"text": answer(state)}
 
 

@@ -9,7 +9,7 @@ import re
 
 POLICY = """You are the agent of a help desk and serve one customer.
 - Ask for the user id if it is missing.
-- Take the id of a record from the list, never from memory.
+- Name a record as the list does, with its id.
 - Read a record before you change it.
 - Cancel or ship an order otherwise only while it is pending.
 - Return an order only when it is delivered.
@@ -33,11 +33,11 @@ SPEC = {
     "tools": [
         tool("list_orders", "List the orders of a user.", ["user"]),
         tool("list_trips", "List the trips of a user.", ["user"]),
-        tool("get_order", "Read an order.", ["item", "id"]),
-        tool("get_trip", "Read a trip.", ["item", "id"]),
-        tool("cancel_order", "Cancel an order.", ["item", "id"]),
-        tool("return_order", "Return an order.", ["item", "id"]),
-        tool("cancel_trip", "Cancel a trip.", ["item", "id"]),
+        tool("get_order", "Read an order.", ["record"]),
+        tool("get_trip", "Read a trip.", ["record"]),
+        tool("cancel_order", "Cancel an order.", ["record"]),
+        tool("return_order", "Return an order.", ["record"]),
+        tool("cancel_trip", "Cancel a trip.", ["record"]),
     ],
     "evidence": [
         {
@@ -104,18 +104,34 @@ def reset(rng, level):
     }
 
 
+def name(record):
+    return record["item"] + " " + record["id"]
+
+
+def full(record):
+    shown = {"record": name(record)}
+    for field in record:
+        if field not in ["item", "id", "date"]:
+            shown[field] = record[field]
+    return shown
+
+
+def id_of(args):
+    return args.get("record", "").split(" ")[-1]
+
+
 def call(state, tool, args):
     record = state["record"]
     if "user" in args:
         if args["user"] != state["user"]:
             return {"error": "no such user"}
-        return [{field: record[field] for field in ["item", "id", "date"]}]
-    if args["id"] != record["id"]:
+        return [{"record": name(record), "date": record["date"]}]
+    if id_of(args) != record["id"]:
         return {"error": "no such id"}
     if tool in CHANGES:
         record["status" if "status" in record else "fare"] = CHANGES[tool]["done"]
         return {"ok": True}
-    return {field: value for field, value in record.items() if field != "date"}
+    return full(record)
 
 
 def reply(state, text):
@@ -126,7 +142,7 @@ def reply(state, text):
 
 def verdict(state):
     id = state["record"]["id"]
-    made = [c["name"] for c in state["calls"] if c["arguments"].get("id") == id]
+    made = [c["name"] for c in state["calls"] if id_of(c["arguments"]) == id]
     changes = [name for name in made if name in CHANGES]
     words = re.findall("[a-z0-9]+", " ".join(state["said"]).lower())
 
@@ -158,11 +174,11 @@ def oracle(state):
         return {"calls": [{"name": list_tool, "arguments": {"user": state["user"]}}]}
     for act in [get_tool] + ([state["change"]] if state["allowed"] else []):
         if act not in done:
-            return {"calls": [{"name": act, "arguments": {"item": record["item"], "id": record["id"]}}]}
+            return {"calls": [{"name": act, "arguments": {"record": name(record)}}]}
     result = CHANGES[state["change"]]["done"]
     if state["allowed"]:
-        return {"text": f"{record['id']} is {result}."}
-    return {"text": f"{record['id']} cannot be {result}: it is {state['condition']}."}
+        return {"text": f"{name(record)} is {result}."}
+    return {"text": f"{name(record)} cannot be {result}: it is {state['condition']}."}
 
 
 def hint(state):

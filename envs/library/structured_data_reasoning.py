@@ -8,7 +8,7 @@ import re
 
 POLICY = """You are the agent of a help desk and serve one customer.
 - Ask for the user id if it is missing.
-- Take the id of a record from the list, never from memory.
+- Name a record as the list does, with its id.
 - Read a record before you change it.
 - Cancel or ship an order otherwise only while it is pending.
 - Return an order only when it is delivered.
@@ -32,9 +32,9 @@ SPEC = {
     "tools": [
         tool("list_orders", "List the orders of a user.", ["user"]),
         tool("list_trips", "List the trips of a user.", ["user"]),
-        tool("get_order", "Read an order.", ["item", "id"]),
-        tool("get_trip", "Read a trip.", ["item", "id"]),
-        tool("resend_code", "Send the pickup code again.", ["item", "id"]),
+        tool("get_order", "Read an order.", ["record"]),
+        tool("get_trip", "Read a trip.", ["record"]),
+        tool("resend_code", "Send the pickup code again.", ["record"]),
     ],
     "evidence": [
         {
@@ -96,19 +96,35 @@ def new_id(rng, records):
             return new
 
 
+def name(record):
+    return record["item"] + " " + record["id"]
+
+
+def full(record):
+    shown = {"record": name(record)}
+    for field in record:
+        if field not in ["item", "id", "date"]:
+            shown[field] = record[field]
+    return shown
+
+
+def id_of(args):
+    return args.get("record", "").split(" ")[-1]
+
+
 def call(state, tool, args):
     if "user" in args:
         if args["user"] != state["user"]:
             return {"error": "no such user"}
         shown = state["records"] if tool == state["list"] else []
-        return [{"item": r["item"], "id": r["id"], "date": r["date"]} for r in shown]
-    found = [r for r in state["records"] if r["id"] == args["id"] and tool in [state["get"], "resend_code"]]
+        return [{"record": name(r), "date": r["date"]} for r in shown]
+    found = [r for r in state["records"] if r["id"] == id_of(args) and tool in [state["get"], "resend_code"]]
     if not found:
         return {"error": "no such id"}
     if tool == "resend_code":
-        state["sent"].append(args["id"])
+        state["sent"].append(id_of(args))
         return {"ok": True}
-    return {field: value for field, value in found[0].items() if field != "date"}
+    return full(found[0])
 
 
 def reply(state, text):
@@ -120,13 +136,13 @@ def reply(state, text):
 def answer(state):
     wanted, want = state["wanted"], state["want"]
     if want == "code":
-        return f"{wanted['id']} is sent."
-    return f"{wanted['id']} {'costs' if want == 'total' else 'is'} {wanted[want]}."
+        return f"{name(wanted)} is sent."
+    return f"{name(wanted)} {'costs' if want == 'total' else 'is'} {wanted[want]}."
 
 
 def verdict(state):
     wanted, want = state["wanted"]["id"], state["want"]
-    used = [c["arguments"]["id"] for c in state["calls"] if "id" in c["arguments"]]
+    used = [id_of(c["arguments"]) for c in state["calls"] if "record" in c["arguments"]]
     others = [r["id"].lower() for r in state["records"] if r["id"] != wanted]
     words = re.findall("[a-z0-9]+", " ".join(state["said"]).lower())
 
@@ -152,7 +168,7 @@ def verdict(state):
 
 def oracle(state):
     done = [c["name"] for c in state["calls"]]
-    wanted = {"item": state["wanted"]["item"], "id": state["wanted"]["id"]}
+    wanted = {"record": name(state["wanted"])}
     act = "resend_code" if state["want"] == "code" else state["get"]
     if state["list"] not in done:
         return {"calls": [{"name": state["list"], "arguments": {"user": state["user"]}}]}

@@ -9,7 +9,7 @@ import re
 
 POLICY = """You are the agent of a help desk and serve one customer.
 - Ask for the user id if it is missing.
-- Take the id of a record from the list, never from memory.
+- Name a record as the list does, with its id.
 - Read a record before you change it.
 - Cancel or ship an order otherwise only while it is pending.
 - Return an order only when it is delivered.
@@ -53,11 +53,11 @@ SPEC = {
     "tools": [
         tool("list_orders", "List the orders of a user.", ["user"]),
         tool("list_trips", "List the trips of a user.", ["user"]),
-        tool("get_order", "Read an order.", ["item", "id"]),
-        tool("get_trip", "Read a trip.", ["item", "id"]),
-        tool("set_shipping", "Set how an order is shipped.", ["item", "id", "method"], METHODS),
-        tool("change_class", "Change the class of a trip.", ["item", "id", "class"], CLASSES),
-        tool("send_receipt", "Send a receipt.", ["item", "id", "channel"], CHANNELS),
+        tool("get_order", "Read an order.", ["record"]),
+        tool("get_trip", "Read a trip.", ["record"]),
+        tool("set_shipping", "Set how an order is shipped.", ["record", "method"], METHODS),
+        tool("change_class", "Change the class of a trip.", ["record", "class"], CLASSES),
+        tool("send_receipt", "Send a receipt.", ["record", "channel"], CHANNELS),
     ],
     "evidence": [
         {
@@ -125,20 +125,36 @@ def reset(rng, level):
     }
 
 
+def name(record):
+    return record["item"] + " " + record["id"]
+
+
+def full(record):
+    shown = {"record": name(record)}
+    for field in record:
+        if field not in ["item", "id", "date"]:
+            shown[field] = record[field]
+    return shown
+
+
+def id_of(args):
+    return args.get("record", "").split(" ")[-1]
+
+
 def call(state, tool, args):
     record = state["record"]
     if "user" in args:
         if args["user"] != state["user"]:
             return {"error": "no such user"}
-        return [{field: record[field] for field in ["item", "id", "date"]}]
-    if args["id"] != record["id"]:
+        return [{"record": name(record), "date": record["date"]}]
+    if id_of(args) != record["id"]:
         return {"error": "no such id"}
     if tool in CODED:
         # The tool does what it is told: a wrong code is found by the verdict only.
         if tool != "send_receipt":
             record[CODED[tool]["option"]] = args[CODED[tool]["option"]]
         return {"ok": True}
-    return {field: value for field, value in record.items() if field != "date"}
+    return full(record)
 
 
 def reply(state, text):
@@ -150,7 +166,7 @@ def reply(state, text):
 def verdict(state):
     id = state["record"]["id"]
     words = re.findall("[a-z0-9]+", " ".join(state["said"]).lower())
-    changes = [c for c in state["calls"] if c["name"] in CODED and c["arguments"]["id"] == id]
+    changes = [c for c in state["calls"] if c["name"] in CODED and id_of(c["arguments"]) == id]
     passed = [c["arguments"][CODED[c["name"]]["option"]] for c in changes]
     are_codes = [p in [code[0] for code in CODED[c["name"]]["codes"]] for p, c in zip(passed, changes)]
     meant = [c["name"] for c in changes] == [state["act"]]
@@ -173,7 +189,7 @@ def verdict(state):
 def oracle(state):
     done = [c["name"] for c in state["calls"]]
     record, act = state["record"], state["act"]
-    named = {"item": record["item"], "id": record["id"]}
+    named = {"record": name(record)}
     list_tool, get_tool = state["tools"][0], state["tools"][1]
     if list_tool not in done:
         return {"calls": [{"name": list_tool, "arguments": {"user": state["user"]}}]}
@@ -182,7 +198,7 @@ def oracle(state):
     if act not in done:
         named[CODED[act]["option"]] = state["code"]
         return {"calls": [{"name": act, "arguments": named}]}
-    return {"text": f"{record['id']} is {CODED[act]['done']}."}
+    return {"text": f"{name(record)} is {CODED[act]['done']}."}
 
 
 def hint(state):

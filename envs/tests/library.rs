@@ -60,6 +60,12 @@ fn pattern(text: &str) -> String {
         };
         let digits = body.chars().filter(char::is_ascii_digit).count();
         let kind = match (body.len(), digits) {
+            // Answers name a record by its item and its id; requests have the item in quotes.
+            (5, 4) if quoted.len() == 1 => {
+                let words: Vec<&str> = out.split_inclusive(' ').collect();
+                out = words[..words.len().saturating_sub(2)].concat();
+                "RECORD"
+            }
             (5, 4) => "ID",
             (2, 2) => "00",
             _ => body,
@@ -213,9 +219,9 @@ fn habit(name: &str, actions: &[Action], list: &Value) -> Vec<Action> {
     match name {
         // Takes the id of the first record.
         "structured_data_reasoning" => {
-            let mut out = with_arguments(actions, |a| replace(a, "id", list[0]["id"].clone()));
-            let told = out[last].text.split_once(' ').unwrap().1.to_string();
-            out[last] = Action::say(format!("{} {told}", list[0]["id"].as_str().unwrap()));
+            let mut out = with_arguments(actions, |a| replace(a, "record", list[0]["record"].clone()));
+            let told = out[last].text.split(' ').skip(3).collect::<Vec<_>>().join(" ");
+            out[last] = Action::say(format!("{} {told}", list[0]["record"].as_str().unwrap()));
             out
         }
         // Answers after the first part.
@@ -233,8 +239,8 @@ fn habit(name: &str, actions: &[Action], list: &Value) -> Vec<Action> {
             } else {
                 "cancel_order"
             };
-            let id = get.arguments["id"].as_str().unwrap();
-            vec![actions[0].clone(), Action::call(change, get.arguments.clone()), Action::say(format!("{id} is done."))]
+            let told = format!("{} is done.", get.arguments["record"].as_str().unwrap());
+            vec![actions[0].clone(), Action::call(change, get.arguments.clone()), Action::say(told)]
         }
         // Passes the customer's words.
         "tool_calling_precision" => with_arguments(actions, |a| {

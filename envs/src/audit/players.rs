@@ -127,8 +127,9 @@ pub(super) fn ids_in(messages: &[Message]) -> Vec<Found> {
     out
 }
 
+/// A short text with a digit in it; several words, as in `red lamp A1234`, only where a tool gave them as one.
 fn looks_like_id(text: &str) -> bool {
-    (2..=40).contains(&text.len()) && text.chars().any(|c| c.is_ascii_digit()) && !text.contains(' ')
+    (2..=40).contains(&text.len()) && text.chars().any(|c| c.is_ascii_digit())
 }
 
 fn objects<'a>(value: &'a Value, visit: &mut impl FnMut(&'a Map<String, Value>)) {

@@ -6,7 +6,7 @@
 use rand::seq::{IndexedRandom, SliceRandom};
 use rand::{Rng, RngExt};
 
-use super::records::Desk;
+use super::records::{Desk, Records};
 use super::script::{Lapses, script};
 use super::task::{Capability, Demands, Task, Want};
 use super::tools::Tool;
@@ -62,6 +62,24 @@ pub struct Demo {
     pub turns: Vec<DemoTurn>,
     /// The reward on the target.
     pub reward: f64,
+}
+
+/// A record of a list, as one looks it up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// What it is called.
+    pub item: String,
+    /// Its id.
+    pub id: String,
+}
+
+/// A list of four to six orders or trips as the desk's tools show it, and its records.
+pub fn listing<R: Rng>(rng: &mut R) -> (String, Vec<Listed>) {
+    let count = rng.random_range(4..=6);
+    let (orders, trips) = if rng.random_bool(0.6) { (count, 0) } else { (0, count) };
+    let records = Records::generate(rng, orders, trips);
+    let listed = records.records.iter().map(|r| Listed { item: r.item.clone(), id: r.id.clone() }).collect();
+    (records.list(if orders > 0 { Desk::Orders } else { Desk::Trips }).to_string(), listed)
 }
 
 /// The share of randomised worlds whose system prompt carries a hint.

@@ -19,7 +19,7 @@ use std::collections::HashMap;
 
 use serde_json::json;
 
-pub use demos::{Demo, DemoTurn, DemoWorld, Habits};
+pub use demos::{Demo, DemoTurn, DemoWorld, Habits, Listed, listing};
 pub use records::{Desk, Record, Records};
 pub use script::{Lapses, script};
 pub use task::{Capability, Demands, Part, Task, Want};

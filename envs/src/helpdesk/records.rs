@@ -54,16 +54,27 @@ fn field_names(desk: Desk) -> (&'static str, &'static str) {
 }
 
 impl Record {
+    /// How tools and their callers name the record: item and id, such as `red lamp A1234`. The id comes right behind
+    /// the words that it is looked up by.
+    pub fn name(&self) -> String {
+        format!("{} {}", self.item, self.id)
+    }
+
     /// The fields that a list shows.
     fn brief(&self) -> Value {
-        json!({"item": self.item, "id": self.id, "date": self.date})
+        json!({"record": self.name(), "date": self.date})
     }
 
     /// All fields.
     fn full(&self) -> Value {
         let (condition, option) = field_names(self.desk);
-        json!({"item": self.item, "id": self.id, condition: self.condition, option: self.option, "total": self.total})
+        json!({"record": self.name(), condition: self.condition, option: self.option, "total": self.total})
     }
+}
+
+/// The id in a record's name: its last word.
+pub fn id_of(name: &str) -> &str {
+    name.rsplit(' ').next().unwrap_or(name)
 }
 
 /// Draws `count` different values of `0..n`.
@@ -129,6 +140,11 @@ impl Records {
         self.records.iter().find(|r| r.desk == desk && r.id == id)
     }
 
+    /// What a list tool of this desk shows.
+    pub fn list(&self, desk: Desk) -> Value {
+        self.records.iter().filter(|r| r.desk == desk).map(Record::brief).collect()
+    }
+
     /// Executes a tool. An error is an observation for the policy: nothing was changed.
     pub fn execute(&mut self, tool: Tool, args: &Map<String, Value>) -> Result<Value, String> {
         let text = |name: &str| match args.get(name) {
@@ -143,10 +159,9 @@ impl Records {
             if text("user")? != self.user {
                 return Err("no such user".to_string());
             }
-            return Ok(self.records.iter().filter(|r| r.desk == tool.desk()).map(Record::brief).collect());
+            return Ok(self.list(tool.desk()));
         }
-        text("item")?;
-        let id = text("id")?.to_string();
+        let id = id_of(text("record")?).to_string();
         let option = match option_of(tool) {
             Some(name) => text(name)?.to_string(),
             None => String::new(),
@@ -156,7 +171,7 @@ impl Records {
             .records
             .iter_mut()
             .find(|r| r.id == id && (r.desk == desk || matches!(tool, Tool::SendReceipt | Tool::ResendCode)))
-            .ok_or_else(|| "no such id".to_string())?;
+            .ok_or_else(|| "no such record".to_string())?;
         match tool {
             Tool::ListOrders | Tool::ListTrips => unreachable!("handled above"),
             Tool::GetOrder | Tool::GetTrip => return Ok(record.full()),

@@ -76,14 +76,15 @@ pub fn script(task: &Task, lapses: Lapses) -> Vec<Action> {
         } else {
             wanted
         };
-        let named = [("item", wanted.item.as_str()), ("id", taken.id.as_str())];
+        let name = format!("{} {}", wanted.item, taken.id);
+        let named = [("record", name.as_str())];
         let checks = part.want.precondition().is_some() && !lapses.has(Capability::Precondition);
         if (checks || !matches!(part.want, Want::Act(_))) && !read.contains(&taken.id.as_str()) {
             turns.push(call(get_tool(desk), arguments(&named)));
             read.push(&taken.id);
         }
         if checks && !part.allowed(taken) {
-            answers.push(words::refusal(part, taken));
+            answers.push(words::refusal(part, taken, &name));
             continue;
         }
         if let Want::Act(tool) = part.want {
@@ -98,7 +99,7 @@ pub fn script(task: &Task, lapses: Lapses) -> Vec<Action> {
             }
             turns.push(call(tool, args));
         }
-        answers.push(words::done(part, taken, &taken.id));
+        answers.push(words::done(part, taken, &name));
     }
     turns.push(Action::say(answers.join(" ")));
     turns

@@ -139,11 +139,12 @@ pub struct Task {
     pub request: String,
 }
 
-/// The share of checked requests that the policy forbids.
-const FORBIDDEN: f64 = 0.7;
+/// The share of checked requests that the policy forbids. So large that acting unread seldom passes: else analysis,
+/// which compares passes with failures, could not see that the check was lacking.
+const FORBIDDEN: f64 = 0.85;
 
 /// The same where the request also needs a code, which a refusal would never come to.
-const FORBIDDEN_CODED: f64 = 0.3;
+const FORBIDDEN_CODED: f64 = 0.6;
 
 /// The number of records by the level of [`Capability::StructuredData`].
 const RECORDS: [usize; 4] = [1, 2, 4, 6];
@@ -230,8 +231,7 @@ impl Task {
                 && part.allowed(record)
             {
                 let mut args = serde_json::Map::new();
-                args.insert("item".into(), record.item.clone().into());
-                args.insert("id".into(), record.id.clone().into());
+                args.insert("record".into(), record.name().into());
                 if let (Some(name), Some(code)) = (super::tools::option_of(tool), part.code) {
                     args.insert(name.into(), code.code.into());
                 }

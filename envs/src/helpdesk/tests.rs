@@ -55,8 +55,8 @@ fn each_lapse_fails_its_own_process_check_and_no_other() {
         assert!(tasks > 50, "{capability:?} is exercised by only {tasks} of 600 tasks");
         let by_luck = f64::from(passed as u32) / f64::from(tasks);
         match capability {
-            Capability::Precondition => assert!((0.2..0.6).contains(&by_luck), "passes by luck: {by_luck}"),
-            Capability::ToolPrecision => assert!(by_luck < 0.25, "is refused: {by_luck}"),
+            Capability::Precondition => assert!((0.1..0.4).contains(&by_luck), "passes by luck: {by_luck}"),
+            Capability::ToolPrecision => assert!(by_luck < 0.4, "is refused: {by_luck}"),
             _ => assert!(by_luck < 0.05, "{capability:?} passes by luck: {by_luck}"),
         }
     }
@@ -127,8 +127,7 @@ fn silence_and_blind_destruction_earn_nothing() {
         let mut destroy: Vec<Action> = Vec::new();
         for record in &task.records.records {
             for tool in [Tool::CancelOrder, Tool::ReturnOrder, Tool::CancelTrip] {
-                let args = [("item", &record.item), ("id", &record.id)];
-                let args = args.iter().map(|(k, v)| ((*k).to_string(), (*v).clone().into())).collect();
+                let args = [("record".to_string(), record.name().into())].into_iter().collect();
                 destroy.push(Action::call(tool.name(), args));
             }
         }

@@ -144,7 +144,7 @@ impl Tool {
     pub fn parameters(self) -> Vec<&'static str> {
         match self {
             Tool::ListOrders | Tool::ListTrips => vec!["user"],
-            _ => ["item", "id"].into_iter().chain(option_of(self)).collect(),
+            _ => ["record"].into_iter().chain(option_of(self)).collect(),
         }
     }
 

@@ -1,5 +1,6 @@
 //! What is verified: the state of the desk, what was sent, what the customer was told, and how the agent went about it.
 
+use super::records::id_of;
 use super::task::{Capability, Task, Want};
 use super::tools::{Tool, codes_of, option_of};
 use super::{Desk, Records};
@@ -152,8 +153,9 @@ pub(super) fn outcome(task: &Task, now: &Records, history: &History) -> Vec<Chec
 /// The process checks, weight 0. One that this task does not call for is absent.
 pub(super) fn process(task: &Task, history: &History) -> Vec<Check> {
     let mut out = Vec::new();
-    let id_of = |c: &Called| c.call.arguments.get("id").and_then(|v| v.as_str()).unwrap_or_default().to_string();
-    let with_id: Vec<&Called> = history.calls.iter().filter(|c| c.call.arguments.contains_key("id")).collect();
+    let id_of =
+        |c: &Called| id_of(c.call.arguments.get("record").and_then(|v| v.as_str()).unwrap_or_default()).to_string();
+    let with_id: Vec<&Called> = history.calls.iter().filter(|c| c.call.arguments.contains_key("record")).collect();
     let meant: Vec<&str> = task.parts.iter().map(|p| task.records.records[p.record].id.as_str()).collect();
 
     let several = |desk: Desk| task.records.records.iter().filter(|r| r.desk == desk).count() > 1;

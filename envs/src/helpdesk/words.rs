@@ -16,7 +16,7 @@ pub const ROLE: &str = "You are the agent of a help desk and serve one customer.
 /// The clauses of the policy text.
 pub const CLAUSES: [&str; 8] = [
     "Ask for the user id if it is missing.",
-    "Take the id of a record from the list, never from memory.",
+    "Name a record as the list does, with its id.",
     "Read a record before you change it.",
     "Cancel or ship an order otherwise only while it is pending.",
     "Return an order only when it is delivered.",
@@ -97,21 +97,21 @@ pub fn answer(records: &Records, question: &str) -> String {
     }
 }
 
-/// What the agent says of a part that the policy forbids.
-pub fn refusal(part: &Part, record: &Record) -> String {
+/// What the agent says of a part that the policy forbids; `record` is as it was read, `name` what it was called by.
+pub fn refusal(part: &Part, record: &Record, name: &str) -> String {
     let verb = match part.want {
         Want::Act(Tool::CancelOrder | Tool::CancelTrip) => "cancelled",
         Want::Act(Tool::ReturnOrder) => "returned",
         _ => "changed",
     };
-    format!("{} cannot be {verb}: it is {}.", record.id, record.condition)
+    format!("{name} cannot be {verb}: it is {}.", record.condition)
 }
 
-/// What the agent says of a part that is done; `record` is as it was read.
-pub fn done(part: &Part, record: &Record, id: &str) -> String {
+/// What the agent says of a part that is done; `record` is as it was read, `name` what it was called by.
+pub fn done(part: &Part, record: &Record, name: &str) -> String {
     match part.want {
-        Want::Condition => format!("{id} is {}.", record.condition),
-        Want::Total => format!("{id} costs {}.", record.total),
+        Want::Condition => format!("{name} is {}.", record.condition),
+        Want::Total => format!("{name} costs {}.", record.total),
         Want::Act(tool) => {
             let verb = match tool {
                 Tool::CancelOrder | Tool::CancelTrip => "cancelled",
@@ -120,7 +120,7 @@ pub fn done(part: &Part, record: &Record, id: &str) -> String {
                 Tool::ResendCode => "sent",
                 _ => "changed",
             };
-            format!("{id} is {verb}.")
+            format!("{name} is {verb}.")
         }
     }
 }
