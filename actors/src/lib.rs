@@ -48,7 +48,7 @@ mod supervision;
 
 pub use device::DeviceError;
 pub use environments::{EnvFailure, EnvironmentSource};
-pub use learning::{GateEpoch, GateJob, GateReport, LearnError, LearnerStatus, TrainOutcome, TrainReport};
+pub use learning::{GateJob, GatePass, GateReport, LearnError, LearnerStatus, TrainOutcome, TrainReport};
 pub use pipeline::{UnitError, WaveOutcome};
 pub use rollouts::WaveError;
 pub use runtime::{Accelerator, LearnerSpec, Runtime, RuntimeConfig, StartError};

@@ -197,14 +197,22 @@ async fn gates_are_trained_on_wins_and_the_composition_acts_and_is_logged_by_slo
         arm: ArmSpec { name: "trace".into(), version: 1, adapters: adapters.clone(), composition: None },
         rows: outcome.batch.clone(),
         win: 0.99,
-        config: GateConfig { tau: 0.5, prior: 0.0, context_weight: 0.2, lr: 0.05, epochs: 6, rows_per_step: 4 },
+        config: GateConfig {
+            tau: 0.5,
+            prior: 0.0,
+            context_weight: 0.2,
+            lr: 0.02,
+            passes: 6,
+            steps: 10,
+            max_states: 1_000,
+            max_tokens_per_pass: 4096,
+        },
         temperature: 1.0,
-        max_tokens_per_pass: 4096,
         folder: folder.clone(),
     };
     let report = runtime.train_gates(job.clone()).await.unwrap();
-    assert_eq!(report.epochs.len(), 6);
-    assert!(report.epochs[5].loss < report.epochs[0].loss, "{report:?}");
+    assert_eq!(report.passes.len(), 6);
+    assert!(report.passes[5].loss < report.passes[0].loss, "{report:?}");
     let wins = rows(&outcome).iter().filter(|r| r.reward >= Some(0.99)).count();
     assert_eq!(report.examples, wins);
 
@@ -221,7 +229,7 @@ async fn gates_are_trained_on_wins_and_the_composition_acts_and_is_logged_by_slo
     // A second round goes on from these gates.
     let again = GateJob { arm: routed, folder: run.path().join("composition-2"), ..job.clone() };
     let second = runtime.train_gates(again).await.unwrap();
-    assert!(second.epochs[0].loss < report.epochs[0].loss);
+    assert!(second.passes[0].loss < report.passes[0].loss);
     let test = runtime.rollout(wave("evaluate/base", Phase::Evaluate, base(), Split::Test, 0)).await.unwrap();
     let refused = runtime.train_gates(GateJob { rows: test.batch, ..job }).await.unwrap_err();
     assert!(matches!(refused, LearnError::Split { .. }), "{refused}");

@@ -51,10 +51,14 @@ impl Router {
         self.gates.len()
     }
 
-    /// Gate logits `[N, slots]` of layer `layer` for block inputs `[N, hidden]`, whose gradient is cut.
+    /// Gate logits `[N, slots]` of layer `layer` for block inputs `[N, hidden]`, whose gradient is cut. Inputs are
+    /// brought to a root mean square of 1 first: a residual stream grows from layer to layer and has tokens that are
+    /// hundreds of times as large as others, on which one learning rate for all gates would not work.
     pub fn logits(&self, layer: usize, inputs: &Tensor) -> Tensor {
         let (weight, bias) = &self.gates[layer];
-        inputs.detach().linear(weight, Some(bias))
+        let inputs = inputs.detach().to_kind(Kind::Float);
+        let square = (&inputs * &inputs).mean_dim([-1i64].as_slice(), true, Kind::Float);
+        (inputs * (square + 1e-6).rsqrt()).linear(weight, Some(bias))
     }
 
     /// Parameters by name (`layers.N.gate.weight`, `layers.N.gate.bias`), in a fixed order; shared storage.

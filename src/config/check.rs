@@ -263,11 +263,12 @@ fn compose(config: &Config, found: &mut Found) {
     found.at_least("compose.tasks", compose.tasks, 1, "");
     found.at_least("compose.trials", compose.trials, 1, "");
     found.at_least("compose.rounds", compose.rounds, 1, "");
-    found.at_least("compose.epochs", compose.epochs, 1, "");
+    found.at_least("compose.passes", compose.passes, 1, "");
+    found.at_least("compose.steps", compose.steps, 1, "");
     found.positive("compose.temperature", compose.temperature);
     found.positive("compose.tau", compose.tau);
     found.positive("compose.lr", compose.lr);
-    found.at_least("compose.rows_per_step", compose.rows_per_step, 1, "");
+    found.at_least("compose.max_states", compose.max_states, 1, "");
     found.not_negative("compose.prior", compose.prior);
     found.not_negative("compose.context_weight", compose.context_weight);
 }

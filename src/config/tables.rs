@@ -266,14 +266,18 @@ section! {
         tau: f64 = 1.0,
         /// What slot 0, the base, is favoured by, in nats: an adapter must earn its tokens.
         prior: f64 = 0.1,
-        /// Weight of tokens that are only read (prompt, observations), beside 1 for those that the policy sampled.
+        /// Weight of all tokens that are only read (prompt, observations) and are to stay with the base, beside 1 for all
+        /// that the policy sampled. 0 leaves them to chance.
         context_weight: f64 = 0.1,
-        /// Learning rate of the gates.
-        lr: f64 = 1e-3,
-        /// Passes over the winning trajectories in each round.
-        epochs: u32 = 3,
-        /// Trajectories of an optimiser step.
-        rows_per_step: u32 = 16,
+        /// Learning rate of the gates at the start of a round; falls to 0.
+        lr: f64 = 1e-2,
+        /// How often a round computes the gates' inputs anew.
+        passes: u32 = 3,
+        /// Optimiser steps of a pass, each on all states.
+        steps: u32 = 100,
+        /// The most states that gates are trained on; each takes 4 * layers * hidden bytes. Those on which slots agree are
+        /// left out first.
+        max_states: u32 = 20_000,
     }
 }
 

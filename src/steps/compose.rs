@@ -64,15 +64,15 @@ pub(super) async fn run(session: &mut Session) -> Result<u64, StepError> {
 }
 
 fn gate_metric(round: u32, rollouts: u64, report: &GateReport) -> GateMetric {
-    let loss = |epoch: Option<&trace_actors::GateEpoch>| epoch.map_or(0.0, |epoch| epoch.loss);
+    let loss = |pass: Option<&trace_actors::GatePass>| pass.map_or(0.0, |pass| pass.loss);
     GateMetric {
         round,
         rollouts,
         wins: report.examples as u64,
         tokens: report.tokens as u64,
-        loss_first: loss(report.epochs.first()),
-        loss_last: loss(report.epochs.last()),
-        agreement: report.epochs.last().map_or(0.0, |epoch| epoch.agreement),
+        loss_first: loss(report.passes.first()),
+        loss_last: loss(report.passes.last()),
+        agreement: report.passes.last().map_or(0.0, |pass| pass.agreement),
     }
 }
 
@@ -144,11 +144,12 @@ async fn train(
             prior: compose.prior,
             context_weight: compose.context_weight,
             lr: compose.lr,
-            epochs: compose.epochs,
-            rows_per_step: compose.rows_per_step as usize,
+            passes: compose.passes,
+            steps: compose.steps,
+            max_states: compose.max_states as usize,
+            max_tokens_per_pass: session.config.train.max_tokens_per_pass as usize,
         },
         temperature: compose.temperature,
-        max_tokens_per_pass: session.config.train.max_tokens_per_pass as usize,
         folder: session.dir.composition(round),
         rows,
     };

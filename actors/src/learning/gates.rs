@@ -37,18 +37,16 @@ pub struct GateJob {
     pub config: GateConfig,
     /// The temperature at which slots judge tokens.
     pub temperature: f64,
-    /// Tokens computed at once while slots judge: a bound on memory.
-    pub max_tokens_per_pass: usize,
     /// Where the composition is written.
     pub folder: PathBuf,
 }
 
-/// What an epoch did.
+/// What a pass over the wins did.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct GateEpoch {
-    /// Mean cross-entropy, in nats.
+pub struct GatePass {
+    /// Mean cross-entropy at its end, in nats, by weight.
     pub loss: f64,
-    /// Share of predicting states, over layers, whose chosen slot is the target's best one.
+    /// Share of predicting states, over layers and by weight, whose chosen slot is the target's best one.
     pub agreement: f64,
 }
 
@@ -59,8 +57,8 @@ pub struct GateReport {
     pub examples: usize,
     /// Their sampled tokens.
     pub tokens: usize,
-    /// The epochs, in order.
-    pub epochs: Vec<GateEpoch>,
+    /// The passes, in order.
+    pub passes: Vec<GatePass>,
 }
 
 pub(crate) enum GateMessage {
@@ -111,14 +109,8 @@ impl GateTrainerArguments {
     async fn train(&self, job: GateJob) -> Result<GateReport, LearnError> {
         let begin = Instant::now();
         let rows = wins(&job)?;
-        let mut examples: Vec<GateExample> = rows
-            .iter()
-            .map(|row| GateExample {
-                tokens: row.tokens.clone(),
-                action_mask: row.action_mask.clone(),
-                slot_logprobs: Vec::new(),
-            })
-            .collect();
+        let mut examples: Vec<GateExample> =
+            rows.iter().map(|row| GateExample { row: row.clone(), slot_logprobs: Vec::new() }).collect();
         let slots = slots(&job.arm);
         let total = (slots.len() * rows.len()) as u64;
         self.progress.event(ProgressEvent::Begun { unit: &job.unit, total });
@@ -134,7 +126,7 @@ impl GateTrainerArguments {
         let report = GateReport {
             examples: rows.len(),
             tokens: rows.iter().map(TrainRow::actions).sum(),
-            epochs: self.fit(&job, examples).await?,
+            passes: self.fit(&job, examples).await?,
         };
         self.metrics.record_since(Stage::GateTraining, begin);
         self.progress.event(ProgressEvent::Ended { unit: &job.unit });
@@ -142,19 +134,19 @@ impl GateTrainerArguments {
     }
 
     async fn score(&self, job: &GateJob, slot: &Acting, rows: Vec<TrainRow>) -> Result<Vec<Vec<f32>>, LearnError> {
-        let (slot, temperature, most) = (slot.clone(), job.temperature, job.max_tokens_per_pass);
+        let (slot, temperature, most) = (slot.clone(), job.temperature, job.config.max_tokens_per_pass);
         let scored = self.device.run(Subject::Nothing, move |device| device.score(&slot, &rows, temperature, most));
         scored.await?.map_err(|reason| LearnError::Failed { name: job.unit.clone(), reason })
     }
 
-    async fn fit(&self, job: &GateJob, examples: Vec<GateExample>) -> Result<Vec<GateEpoch>, LearnError> {
+    async fn fit(&self, job: &GateJob, examples: Vec<GateExample>) -> Result<Vec<GatePass>, LearnError> {
         let (arm, config, folder) = (job.arm.clone(), job.config.clone(), job.folder.clone());
         let fitted = self.device.run(Subject::Nothing, move |device| {
-            let mut epochs = Vec::new();
+            let mut passes = Vec::new();
             let tell = |_, m: trace_policy::gate_trainer::GateMetrics| {
-                epochs.push(GateEpoch { loss: m.loss, agreement: m.agreement });
+                passes.push(GatePass { loss: m.loss, agreement: m.agreement });
             };
-            device.train_gates(&arm, &examples, &config, &folder, tell).map(|()| epochs)
+            device.train_gates(&arm, &examples, &config, &folder, tell).map(|()| passes)
         });
         fitted.await?.map_err(|reason| LearnError::Failed { name: job.unit.clone(), reason })
     }
@@ -191,9 +183,17 @@ mod tests {
             arm: ArmSpec::composition("trace", 0, vec![("a".into(), "x".into()), ("b".into(), "y".into())], "c"),
             rows: trajectory_batch(rows).unwrap(),
             win: 1.0 - 1e-6,
-            config: GateConfig { tau: 1.0, prior: 0.0, context_weight: 0.5, lr: 0.1, epochs: 1, rows_per_step: 2 },
+            config: GateConfig {
+                tau: 1.0,
+                prior: 0.0,
+                context_weight: 0.5,
+                lr: 0.1,
+                passes: 1,
+                steps: 1,
+                max_states: 100,
+                max_tokens_per_pass: 100,
+            },
             temperature: 1.0,
-            max_tokens_per_pass: 100,
             folder: "c".into(),
         }
     }

@@ -10,7 +10,7 @@ mod learner;
 mod report;
 mod selection;
 
-pub use gates::{GateEpoch, GateJob, GateReport};
+pub use gates::{GateJob, GatePass, GateReport};
 pub(crate) use gates::{GateMessage, GateTrainer, GateTrainerArguments};
 pub(crate) use learner::{LearnerActor, LearnerArguments, LearnerMessage};
 pub use report::{LearnError, LearnerStatus, TrainOutcome, TrainReport};
