@@ -149,6 +149,11 @@ impl Pretrainer {
         &self.model
     }
 
+    /// The model, without the optimisers.
+    pub fn into_model(self) -> Model {
+        self.model
+    }
+
     /// Steps done.
     pub fn steps(&self) -> u64 {
         self.steps

@@ -8,7 +8,7 @@ use crate::config::ConfigFile;
 use crate::config::check::Violation;
 use crate::pretrain::{PretrainConfig, Report, pretrain};
 
-/// Makes a base policy from scripted demonstrations, in two stages: skills, then habits that lack capabilities at known rates.
+/// Makes a base policy from scripted demonstrations, in stages: skills first, habits that lack capabilities at known rates last.
 ///
 /// Checkpoints are written as it goes; a second call goes on from the newest. The finished policy is a Hugging Face folder:
 /// config.json, model.safetensors, tokenizer.json, tokenizer_config.json, chat_template.jinja.
@@ -16,7 +16,7 @@ use crate::pretrain::{PretrainConfig, Report, pretrain};
 pub struct Args {
     /// The configuration, such as configs/base-policy.toml; `trace config show --pretrain` documents every key.
     config: PathBuf,
-    /// Sets one key, such as `habits.tokens=100000`; can be given several times.
+    /// Sets one key, such as `threads=2`; can be given several times.
     #[arg(long = "set", value_name = "TABLE.KEY=VALUE")]
     overrides: Vec<String>,
 }
@@ -24,14 +24,34 @@ pub struct Args {
 impl ConfigFile for PretrainConfig {
     fn violations(&self) -> Vec<Violation> {
         let mut found = Vec::new();
-        let success = &self.habits.success;
-        if success.len() != 3 || success.iter().any(|p| !(0.0..=1.0).contains(p)) {
-            found.push(Violation {
-                key: "habits.success",
-                value: format!("{success:?}"),
-                line: None,
-                reason: "must be three probabilities, one for each level".to_owned(),
-            });
+        let mut refuse = |key, value: String, reason: &str| {
+            found.push(Violation { key, value, line: None, reason: reason.to_owned() });
+        };
+        if self.stage.is_empty() {
+            refuse("stage", "[]".to_owned(), "needs at least one [[stage]]");
+        }
+        for (index, stage) in self.stage.iter().enumerate() {
+            let named = |name: &String| !name.is_empty() && !name.contains(['/', '\\', '.']);
+            if !named(&stage.name) || self.stage[..index].iter().any(|other| other.name == stage.name) {
+                refuse("stage.name", format!("{:?}", stage.name), "must be a folder's name, and each stage its own");
+            }
+            let probability = |p: &f64| (0.0..=1.0).contains(p);
+            if stage.success.len() != 3 || !stage.success.iter().all(probability) {
+                let reason = "must be three probabilities, one for each level";
+                refuse("stage.success", format!("{:?}", stage.success), reason);
+            }
+            let shares = [
+                ("stage.warmup", stage.warmup),
+                ("stage.decay", stage.decay),
+                ("stage.growth", stage.growth),
+                ("stage.copy", stage.copy),
+                ("stage.copy_last", stage.copy_last),
+                ("stage.lookup", stage.lookup),
+                ("stage.target", stage.target),
+            ];
+            for (key, share) in shares.into_iter().filter(|(_, share)| !probability(share)) {
+                refuse(key, share.to_string(), "is a share, from 0 to 1");
+            }
         }
         found
     }

@@ -1,4 +1,4 @@
-//! What `trace pretrain` reads: the shape of the base policy and the two stages that make it.
+//! What `trace pretrain` reads: the shape of the base policy and the stages that make it.
 
 use std::path::PathBuf;
 
@@ -15,12 +15,12 @@ section! {
         seed: u64 = 1,
         /// Threads of LibTorch; 0 takes every core.
         threads: u32 = 0,
+        /// Tokens of an optimiser step, about: one system prompt and the demonstrations behind it.
+        pack_tokens: u32 = 3_072,
         /// Shape of the decoder (family qwen3).
         model: Shape = Shape::default(),
-        /// First stage: an agent without lapses, in worlds that grow.
-        skills: Skills = Skills::default(),
-        /// Second stage: the same agent with habits that lack capabilities at known rates.
-        habits: HabitStage = HabitStage::default(),
+        /// The stages, in order. Each starts from the weights of the one before, with fresh moments.
+        stage: Vec<Stage> = Vec::new(),
     }
 }
 
@@ -49,12 +49,12 @@ section! {
 }
 
 section! {
-    /// `[skills]`
-    Skills {
-        /// Training tokens of the stage, shared prompts counted once.
-        tokens: u64 = 17_000_000,
-        /// Tokens of an optimiser step, about: one system prompt and the demonstrations behind it. In both stages.
-        pack_tokens: u32 = 3_072,
+    /// `[[stage]]`: so many tokens of demonstrations.
+    Stage {
+        /// Its name in what is printed; the policy after it is kept in the folder of that name under `checkpoints`.
+        name: String = String::new(),
+        /// Training tokens, shared prompts counted once.
+        tokens: u64 = 1_000_000,
         /// Learning rate of the hidden matrices (Muon).
         lr_matrices: f64 = 2e-3,
         /// Learning rate of embeddings and norms (AdamW).
@@ -63,25 +63,19 @@ section! {
         warmup: f64 = 0.01,
         /// Share of the stage, at its end, in which the learning rate falls to a twentieth.
         decay: f64 = 0.3,
-        /// Share of the stage in which worlds grow from one record to the target's size.
-        growth: f64 = 0.5,
-        /// Share of copy packs at the start; falls to 0.02 while worlds grow.
-        copy: f64 = 0.5,
-        /// Share of demonstrations in the target world itself, once worlds are grown.
+        /// Share of the stage in which worlds grow from one record to the target's size; 0: they are grown.
+        growth: f64 = 0.0,
+        /// Share of packs of random strings to copy at the start of the stage.
+        copy: f64 = 0.0,
+        /// The same once worlds are grown.
+        copy_last: f64 = 0.0,
+        /// Tokens of the longest string to copy, once worlds are grown: as far as copying reaches back.
+        copy_longest: u32 = 400,
+        /// Share of packs of lists in which records are looked up by their item, of the packs that are not copied.
+        lookup: f64 = 0.0,
+        /// Share of demonstration packs in the target world itself, once worlds are grown.
         target: f64 = 0.4,
-    }
-}
-
-section! {
-    /// `[habits]`
-    HabitStage {
-        /// Training tokens of the stage.
-        tokens: u64 = 3_000_000,
-        /// Learning rate of the hidden matrices at the start; falls to a twentieth.
-        lr_matrices: f64 = 5e-4,
-        /// Learning rate of embeddings and norms at the start; falls to a twentieth.
-        lr_vectors: f64 = 5e-4,
         /// Probability that the agent shows a capability, by level 1, 2 and 3.
-        success: Vec<f64> = vec![0.7, 0.3, 0.05],
+        success: Vec<f64> = vec![1.0, 1.0, 1.0],
     }
 }

@@ -1,9 +1,10 @@
 //! Training examples of the base policy: demonstrations of the helpdesk's scripted agent, packed behind a shared
 //! system prompt, and strings to copy.
 
+use rand::seq::SliceRandom;
 use rand::{Rng, RngExt};
 use serde_json::{Value, json};
-use trace_envs::helpdesk::{Demo, DemoWorld, Habits};
+use trace_envs::helpdesk::{Demo, DemoWorld, Habits, Listed, listing};
 use trace_envs::{Action, Call, Message, ToolSpec};
 use trace_policy::chat::{Chat, Extension};
 use trace_policy::packed::Packed;
@@ -18,6 +19,10 @@ pub struct Mixture {
     pub growth: f64,
     /// Share of packs that hold strings to copy.
     pub copy: f64,
+    /// Tokens of the longest string to copy.
+    pub copy_longest: u32,
+    /// Share of packs, of those that are left, that hold lists to look records up in.
+    pub lookup: f64,
     /// Share of demonstration packs in the target world itself.
     pub target: f64,
 }
@@ -76,7 +81,11 @@ impl ExampleSource {
     /// Where a demonstration cannot be tokenised.
     pub fn draw<R: Rng>(&self, rng: &mut R, mixture: Mixture) -> Result<PackedExample, PretrainError> {
         if rng.random_bool(mixture.copy) {
-            return Ok(self.copy_pack(rng, mixture.growth));
+            return Ok(self.copy_pack(rng, mixture.copy_longest as usize));
+        }
+        // A rate of 0 draws nothing, so that the stages without it keep their examples.
+        if mixture.lookup > 0.0 && rng.random_bool(mixture.lookup) {
+            return self.lookup_pack(rng);
         }
         let world =
             if rng.random_bool(mixture.target) { DemoWorld::target() } else { DemoWorld::random(rng, mixture.growth) };
@@ -117,9 +126,8 @@ impl ExampleSource {
     }
 
     /// Random strings, each followed by itself; only the repetition is learned.
-    fn copy_pack<R: Rng>(&self, rng: &mut R, growth: f64) -> PackedExample {
+    fn copy_pack<R: Rng>(&self, rng: &mut R, longest: usize) -> PackedExample {
         let vocabulary = self.chat.tokenizer().vocab_size() as i32;
-        let longest = 12 + (growth * 60.0) as usize;
         let mut branches = Vec::new();
         let mut masks = Vec::new();
         let mut tokens = 0;
@@ -132,6 +140,37 @@ impl ExampleSource {
             tokens += branch.len();
             branches.push(branch);
         }
+        self.strings(branches, masks)
+    }
+
+    /// Lists as the desk shows them, each followed by look-ups of its records in the words of a call; only ids are
+    /// learned. A demonstration has one look-up in 150 tokens, a list here has twelve in 400.
+    fn lookup_pack<R: Rng>(&self, rng: &mut R) -> Result<PackedExample, PretrainError> {
+        let tokenizer = self.chat.tokenizer();
+        let (mut branches, mut masks) = (Vec::new(), Vec::new());
+        let mut tokens = 0;
+        while tokens < self.pack_tokens / 2 {
+            let (list, mut records) = listing(rng);
+            let mut branch = tokenizer.encode(&list)?;
+            let mut mask = vec![false; branch.len()];
+            for _ in 0..2 {
+                records.shuffle(rng);
+                for Listed { item, id } in &records {
+                    branch.extend(tokenizer.encode(&format!("\n{{\"record\": \"{item}"))?);
+                    mask.resize(branch.len(), false);
+                    branch.extend(tokenizer.encode(&format!(" {id}"))?);
+                    mask.resize(branch.len(), true);
+                }
+            }
+            tokens += branch.len();
+            branches.push(branch);
+            masks.push(mask);
+        }
+        Ok(self.strings(branches, masks))
+    }
+
+    /// Strings that share nothing but the token before their first.
+    fn strings(&self, branches: Vec<Vec<i32>>, masks: Vec<Vec<bool>>) -> PackedExample {
         let packed = Packed { prefix: vec![self.chat.tokenizer().stop_ids()[0]], branches };
         PackedExample { packed, prefix_loss: Vec::new(), branch_loss: masks }
     }

@@ -1,8 +1,8 @@
 //! `trace pretrain`: makes the base policy of the embedded default.
 //!
-//! A byte-level tokenizer is learned from demonstrations, then a small decoder in two stages ([`config`]): first skills,
-//! from a scripted agent without lapses in helpdesk worlds that grow from one record to the target's size; then habits,
-//! from the same agent lacking capabilities at known rates. Both are supervised on the agent's tokens alone. Every
+//! A byte-level tokenizer is learned from demonstrations, then a small decoder in stages ([`config`]): first skills, from
+//! a scripted agent without lapses in helpdesk worlds that grow from one record to the target's size; at last habits,
+//! from the same agent lacking capabilities at known rates. All are supervised on the agent's tokens alone. Every
 //! batch is a function of (seed, stage, step), and a checkpoint holds weights, moments and position: a stopped run goes
 //! on where it was.
 
@@ -27,7 +27,7 @@ use trace_policy::model::Model;
 use trace_policy::pretrain::{self, PackedExample, Pretrainer, Rates};
 use trace_policy::tokenizer::{Tokenizer, TokenizerError, train_bpe};
 
-pub use config::PretrainConfig;
+pub use config::{PretrainConfig, Stage};
 use data::{ExampleSource, Mixture};
 pub use probe::Probe;
 
@@ -67,27 +67,20 @@ pub enum PretrainError {
     },
 }
 
-/// A stage of the training.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Stage {
-    Skills,
-    Habits,
-}
-
 /// Where a run is, beside the weights and moments of its checkpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Position {
-    stage: Stage,
+    /// Index in [`PretrainConfig::stage`].
+    stage: usize,
     step: u64,
     tokens: u64,
 }
 
 /// What is told while training goes on.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Report {
-    /// `skills` or `habits`.
-    pub stage: &'static str,
+    /// Its name.
+    pub stage: String,
     /// Optimiser steps of the stage.
     pub step: u64,
     /// Tokens of the stage so far.
@@ -136,14 +129,15 @@ fn file_error(path: &Path) -> impl Fn(std::io::Error) -> PretrainError {
 /// # Errors
 /// Every variant of [`PretrainError`]; what was reached is in the checkpoints.
 pub fn pretrain(config: &PretrainConfig, mut tell: impl FnMut(&Report)) -> Result<(), PretrainError> {
-    let &[easy, middle, hard] = config.habits.success.as_slice() else {
-        return Err(PretrainError::Config {
-            key: "habits.success",
-            reason: "needs one number for each of 3 levels".into(),
-        });
-    };
-    if let Some(bad) = config.habits.success.iter().find(|p| !(0.0..=1.0).contains(*p)) {
-        return Err(PretrainError::Config { key: "habits.success", reason: format!("{bad} is not a probability") });
+    let mut habits = Vec::with_capacity(config.stage.len());
+    for stage in &config.stage {
+        let &[easy, middle, hard] = stage.success.as_slice() else {
+            return Err(PretrainError::Config {
+                key: "stage.success",
+                reason: "needs one number for each of 3 levels".into(),
+            });
+        };
+        habits.push(Habits { success: [easy, middle, hard] });
     }
     if config.threads > 0 {
         tch::set_num_threads(config.threads as i32);
@@ -152,20 +146,16 @@ pub fn pretrain(config: &PretrainConfig, mut tell: impl FnMut(&Report)) -> Resul
     let chat = load_or_learn_chat(config)?;
     let model = Model::random(shape(config), config.seed, tch::Device::Cpu)?;
     let mut trainer = Pretrainer::new(model, pretrain::PretrainConfig::default())?;
-    let mut position = restore(config, &mut trainer)?;
-    for (stage, habits) in [(Stage::Skills, Habits::NONE), (Stage::Habits, Habits { success: [easy, middle, hard] })] {
-        let at = match position {
-            Some(at) if at.stage == Stage::Habits && stage == Stage::Skills => continue,
-            Some(at) if at.stage == stage => at,
-            _ => Position { stage, step: 0, tokens: 0 },
-        };
-        let source = ExampleSource { chat: chat.clone(), habits, pack_tokens: config.skills.pack_tokens as usize };
-        let end = train(config, &mut trainer, source, at, &mut tell)?;
-        save(config, &trainer, end)?;
-        if stage == Stage::Skills {
-            trainer.model().save(&config.checkpoints.join("skills"))?;
+    let from = restore(config, &mut trainer)?.unwrap_or_default();
+    for (index, (stage, habits)) in config.stage.iter().zip(habits).enumerate().skip(from.stage) {
+        let at = if index == from.stage { from } else { Position { stage: index, ..Position::default() } };
+        if at.step == 0 {
+            trainer = Pretrainer::new(trainer.into_model(), pretrain::PretrainConfig::default())?;
         }
-        position = Some(end);
+        let source = ExampleSource { chat: chat.clone(), habits, pack_tokens: config.pack_tokens as usize };
+        let end = train(config, stage, &mut trainer, source, at, &mut tell)?;
+        save(config, &trainer, end)?;
+        trainer.model().save(&config.checkpoints.join(&stage.name))?;
     }
     trainer.model().save(&config.out)?;
     Ok(())
@@ -223,26 +213,20 @@ struct Batch {
 
 /// Draws the batches of a stage on a thread of its own, a few ahead.
 fn draw_batches(
-    config: &PretrainConfig,
+    seed: u64,
+    stage: &Stage,
     source: ExampleSource,
     from: Position,
 ) -> Receiver<Result<Batch, PretrainError>> {
     let (send, receive) = bounded(8);
-    let (skills, seed) = (config.skills.clone(), config.seed);
-    let total = match from.stage {
-        Stage::Skills => config.skills.tokens,
-        Stage::Habits => config.habits.tokens,
-    };
+    let stage = stage.clone();
     std::thread::spawn(move || {
         let (mut step, mut tokens) = (from.step, from.tokens);
-        while tokens < total {
-            let done = tokens as f64 / total as f64;
-            let mixture = match from.stage {
-                Stage::Skills => schedule::skills_mixture(&skills, done),
-                Stage::Habits => schedule::HABITS_MIXTURE,
-            };
+        while tokens < stage.tokens {
+            let done = tokens as f64 / stage.tokens as f64;
             let mut rng = SeedStream::keyed(&[seed, 2 + from.stage as u64, step]);
-            let batch = source.draw(&mut rng, mixture).map(|example| Batch { example, done });
+            let example = source.draw(&mut rng, schedule::mixture(&stage, done));
+            let batch = example.map(|example| Batch { example, done });
             tokens += batch.as_ref().map_or(0, |batch| batch.example.packed.tokens() as u64);
             step += 1;
             let failed = batch.is_err();
@@ -257,37 +241,28 @@ fn draw_batches(
 
 fn train(
     config: &PretrainConfig,
+    stage: &Stage,
     trainer: &mut Pretrainer,
     source: ExampleSource,
     from: Position,
     tell: &mut impl FnMut(&Report),
 ) -> Result<Position, PretrainError> {
-    let (name, total) = match from.stage {
-        Stage::Skills => ("skills", config.skills.tokens),
-        Stage::Habits => ("habits", config.habits.tokens),
-    };
+    let total = stage.tokens;
     let held_out = ExampleSource { chat: source.chat.clone(), habits: Habits::NONE, pack_tokens: source.pack_tokens };
     let probe_of = |model: &Model, mixture: Mixture| -> Result<Probe, PretrainError> {
         let packs: Result<Vec<PackedExample>, PretrainError> =
             (0..PROBE_PACKS).map(|i| held_out.draw(&mut SeedStream::keyed(&[config.seed, 9, i]), mixture)).collect();
         probe::probe(model, &packs?)
     };
-    let batches = draw_batches(config, source, from);
+    let batches = draw_batches(config.seed, stage, source, from);
     let mut at = from;
     let (mut loss_sum, mut losses, mut since) = (0.0, 0u32, Instant::now());
     let mut reported = at.tokens;
     let mut saved = Instant::now();
     for batch in batches {
         let batch = batch?;
-        let share = match at.stage {
-            Stage::Skills => schedule::skills_lr(&config.skills, batch.done),
-            Stage::Habits => schedule::habits_lr(batch.done),
-        };
-        let (matrices, vectors) = match at.stage {
-            Stage::Skills => (config.skills.lr_matrices, config.skills.lr_vectors),
-            Stage::Habits => (config.habits.lr_matrices, config.habits.lr_vectors),
-        };
-        let rates = Rates { hidden: matrices * share, other: vectors * share };
+        let share = schedule::lr(stage, batch.done);
+        let rates = Rates { hidden: stage.lr_matrices * share, other: stage.lr_vectors * share };
         let tokens = batch.example.packed.tokens() as u64;
         loss_sum += trainer.step(&[batch.example], rates)?.loss;
         at = Position { step: at.step + 1, tokens: at.tokens + tokens, ..at };
@@ -296,17 +271,23 @@ fn train(
             let probes = at.tokens / PROBE_TOKENS != reported / PROBE_TOKENS || at.tokens >= total;
             let rate = (at.tokens - reported) as f64 / since.elapsed().as_secs_f64();
             let (target, worlds) = if probes {
-                let growth = match at.stage {
-                    Stage::Skills => schedule::skills_mixture(&config.skills, batch.done).growth,
-                    Stage::Habits => 1.0,
-                };
-                let target = probe_of(trainer.model(), Mixture { growth: 1.0, copy: 0.0, target: 1.0 })?;
-                (Some(target), Some(probe_of(trainer.model(), Mixture { growth, copy: 0.0, target: 0.0 })?))
+                let growth = schedule::mixture(stage, batch.done).growth;
+                let target = probe_of(trainer.model(), Mixture { target: 1.0, ..schedule::demonstrations(1.0) })?;
+                (Some(target), Some(probe_of(trainer.model(), schedule::demonstrations(growth))?))
             } else {
                 (None, None)
             };
             let loss = loss_sum / f64::from(losses);
-            tell(&Report { stage: name, step: at.step, tokens: at.tokens, total, loss, rate, target, worlds });
+            tell(&Report {
+                stage: stage.name.clone(),
+                step: at.step,
+                tokens: at.tokens,
+                total,
+                loss,
+                rate,
+                target,
+                worlds,
+            });
             (loss_sum, losses, since, reported) = (0.0, 0, Instant::now(), at.tokens);
         }
         if saved.elapsed() >= CHECKPOINT {
