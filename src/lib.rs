@@ -5,6 +5,7 @@
 
 pub mod analyze;
 pub mod cli;
+pub mod compare;
 pub mod config;
 pub mod pretrain;
 pub mod progress;

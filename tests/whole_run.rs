@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use rand::RngExt;
 use sha2::{Digest, Sha256};
+use trace_actors::log::{Phase, RowFilter};
 
 /// `trace run` on the smoke configuration, in this directory.
 fn command(run: &Path) -> Command {
@@ -45,6 +46,19 @@ fn digests(run: &Path) -> BTreeMap<PathBuf, String> {
     found
 }
 
+/// Kills runs of `killed` at random moments, so many times, then lets it finish.
+fn finish_in_spite_of(kills: u32, killed: &Path) {
+    let mut random = rand::rng();
+    for _ in 0..kills {
+        let mut child = command(killed).stdout(std::process::Stdio::null()).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(random.random_range(300..5000)));
+        // SIGKILL; a run that is done by then is fine too.
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    finish(killed);
+}
+
 #[test]
 fn a_run_that_is_killed_ten_times_ends_as_an_undisturbed_one_and_is_not_done_twice() {
     let folder = tempfile::tempdir().unwrap();
@@ -62,16 +76,60 @@ fn a_run_that_is_killed_ten_times_ends_as_an_undisturbed_one_and_is_not_done_twi
     assert!(String::from_utf8_lossy(&again.stderr).contains("is done already"));
     assert_eq!(again.stdout, first.stdout);
 
-    let mut random = rand::rng();
-    for _ in 0..10 {
-        let mut child = command(&killed).stdout(std::process::Stdio::null()).spawn().unwrap();
-        std::thread::sleep(Duration::from_millis(random.random_range(300..5000)));
-        // SIGKILL; a run that is done by then is fine too.
-        child.kill().unwrap();
-        child.wait().unwrap();
-    }
-    finish(&killed);
+    finish_in_spite_of(10, &killed);
     assert_eq!(digests(&killed), expected);
+}
+
+#[test]
+#[ignore = "takes a quarter of an hour: make test-long"]
+fn five_runs_killed_fifteen_times_each_end_as_an_undisturbed_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let whole = folder.path().join("whole");
+    finish(&whole);
+    let expected = digests(&whole);
+    for attempt in 0..5 {
+        let killed = folder.path().join(format!("killed-{attempt}"));
+        finish_in_spite_of(15, &killed);
+        assert_eq!(digests(&killed), expected);
+    }
+}
+
+#[test]
+fn an_environment_that_calibration_rejects_stops_the_run_and_says_what_is_out_of_bounds() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("run");
+    let bounds = ["min_mean=0.0", "max_mean=0.01"].map(|bound| format!("synthesis.calibration.{bound}"));
+    let stop = ["--set", "synthesis.calibration.on_reject=\"stop\"", "--set", &bounds[0], "--set", &bounds[1]];
+    let output = command(&run).args(stop).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("calibration does not accept") && said.contains("above 0.01"), "{said}");
+    assert!(said.contains("trace run"), "the way on is named: {said}");
+}
+
+#[test]
+fn hints_are_sampled_with_logged_and_trained_without() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("run");
+    let hints = ["--set", "train.hints=\"on\"", "--set", "train.hint_share=0.5"];
+    let output = command(&run).args(hints).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let reader = trace_actors::log::LogReader::open(&run).unwrap();
+    let filter = RowFilter { phases: vec![Phase::Train], unit_prefix: Some("train/".into()), ..RowFilter::default() };
+    let rows: Vec<_> = reader.rows(filter).map(Result::unwrap).filter(|row| row.capability.is_some()).collect();
+    let hinted: Vec<_> = rows.iter().filter(|row| row.hint_span.is_some()).collect();
+    assert_eq!(2 * hinted.len(), rows.len(), "half of every group");
+    for row in &hinted {
+        let span = row.hint_span.unwrap();
+        let columns = row.columns.as_ref().unwrap();
+        assert!(!columns.action_mask[span.start as usize..span.end as usize].contains(&true));
+    }
+    // A hinted row trains only where its advantage is positive.
+    let used = trace_actors::log::UpdateLog::read(&run).unwrap();
+    for row in &hinted {
+        let update = used.iter().find(|update| update.row == row.id).unwrap();
+        assert!(!update.used || row.advantage > Some(0.0), "{update:?} {:?}", row.advantage);
+    }
 }
 
 #[test]

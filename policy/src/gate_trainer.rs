@@ -381,7 +381,7 @@ mod tests {
         let mut told = Vec::new();
         train_gates(&model, &composition, &[example()], &config(), |_, metrics| told.push(metrics)).expect("trains");
         let (first, last) = (told[0], told[told.len() - 1]);
-        assert!(last.loss < 0.5 * first.loss, "{first:?} {last:?}");
+        assert!(last.loss < first.loss && last.loss < 0.01, "{first:?} {last:?}");
         assert!(last.agreement > 0.99, "{last:?}");
         for ((name, after), before) in model.parameters().into_iter().zip(before) {
             assert_eq!(after, before, "{name} moved");

@@ -4,6 +4,7 @@
 //! or a configuration that cannot be used. What a command found goes to standard output, what a person should know
 //! meanwhile (progress, warnings, errors) to standard error.
 
+mod compare;
 mod config;
 mod doctor;
 mod env;
@@ -74,6 +75,11 @@ enum Command {
     Evaluate(steps::Args),
     /// Draws RUN/report.html from what the run has so far.
     Report(steps::Args),
+    /// Several runs as one experiment: pass rates over seeds, curves over rollouts, adapters against capabilities.
+    ///
+    /// Runs that differ in their seed alone are averaged; runs of other `run.share` make a curve; runs on another base policy
+    /// stand apart. Prints Markdown.
+    Compare(compare::Args),
     /// Makes a base policy from scripted demonstrations.
     Pretrain(pretrain::Args),
     /// Environments: list, look at, audit and play them.
@@ -94,7 +100,12 @@ impl Command {
     fn computes(&self) -> bool {
         !matches!(
             self,
-            Command::Env(_) | Command::Log(_) | Command::Config(_) | Command::Doctor(_) | Command::Report(_)
+            Command::Env(_)
+                | Command::Log(_)
+                | Command::Config(_)
+                | Command::Doctor(_)
+                | Command::Report(_)
+                | Command::Compare(_)
         )
     }
 }
@@ -107,7 +118,7 @@ pub fn main() -> ExitCode {
     if cli.command.computes() {
         tuned::ensure();
     }
-    if let Command::Log(_) | Command::Config(_) = cli.command {
+    if let Command::Log(_) | Command::Config(_) | Command::Compare(_) = cli.command {
         // `trace log show ... | head` ends quietly. Commands with worker processes must see a broken pipe as an error.
         // SAFETY: no other thread runs yet, and the default action of a signal needs no handler.
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
@@ -122,6 +133,7 @@ pub fn main() -> ExitCode {
         Command::Baseline(args) => steps::run_step(Step::Baseline, &args),
         Command::Evaluate(args) => steps::run_step(Step::Evaluate, &args),
         Command::Report(args) => steps::run_step(Step::Report, &args),
+        Command::Compare(args) => compare::run(&args),
         Command::Pretrain(args) => pretrain::run(&args),
         Command::Env(command) => env::run(&command),
         Command::Log(command) => log::run(&command),

@@ -60,9 +60,9 @@ mod tests {
 
     #[test]
     fn a_stage_without_growth_has_grown_worlds_and_one_mixture_throughout() {
-        let stage = Stage { lookup: 0.3, copy: 0.5, copy_last: 0.1, ..Stage::default() };
+        let stage = Stage { lookup: 0.3, copy: 0.5, copy_last: 0.25, ..Stage::default() };
         for done in [0.0, 0.5, 1.0] {
-            let grown = Mixture { growth: 1.0, copy: 0.1, copy_longest: 400, lookup: 0.3, target: stage.target };
+            let grown = Mixture { growth: 1.0, copy: 0.25, copy_longest: 400, lookup: 0.3, target: stage.target };
             assert_eq!(mixture(&stage, done), grown);
         }
     }
