@@ -26,5 +26,9 @@ commands | xargs -P "$JOBS" -I{} bash -c '
     line="{}"; name=${line##*run.name=}
     echo "$name: started, see runs/$name.log"
     if '"$TRACE"' run $line > "runs/$name.log" 2>&1; then echo "$name: done"; else echo "$name: FAILED, see runs/$name.log"; exit 1; fi
-' || echo "some runs are not done; the tables below name them"
+' && failed=0 || failed=1
 "$TRACE" compare runs/reproduce-*/ | tee runs/reproduce.md
+if [ "$failed" = 1 ]; then
+    echo "some runs are not done; the tables name them, and the same call goes on with them" >&2
+    exit 1
+fi

@@ -5,9 +5,8 @@
 //! not matter; so a state weighs as much as its token's probability differs between slots. In an agent's trajectory
 //! that is one token in a hundred: without the weights, the others' targets would be all that is learned.
 //!
-//! Tokens that are only read (prompt, observations) are to stay with the base. Nearly all that an adapter does, it does
-//! in the states that predict: of the quickstart's adapters, one raises the mean log-prob of its winning trajectories
-//! from -1.13 to -0.19 acting on every token, and to -0.25 acting on the predicting states alone.
+//! Tokens that are only read (prompt, observations) are to stay with the base: nearly all that an adapter does, it does
+//! in the states that predict.
 //!
 //! Gates are linear and see their input detached, so that fitting them is cheap and computing the inputs is not. A pass
 //! therefore computes the inputs once, under the gates as they are, then fits all gates on them in many steps. The next
@@ -145,7 +144,7 @@ fn targets(examples: &[GateExample], config: &GateConfig) -> Result<Vec<Target>,
 /// Trains the router of `composition` in place and tells of each pass.
 ///
 /// # Errors
-/// Where an example does not fit the composition, or a loss is not finite.
+/// Where there is no example, one does not fit the composition, or a loss is not finite.
 pub fn train_gates(
     model: &Model,
     composition: &Composition,
@@ -155,6 +154,9 @@ pub fn train_gates(
 ) -> Result<(), PolicyError> {
     let router = composition.router();
     let slots = router.slots();
+    if examples.is_empty() {
+        return Err(PolicyError::Usage("gates were to be trained on no winning trajectory".to_owned()));
+    }
     if let Some(bad) = examples.iter().position(|example| example.slot_logprobs.len() != slots) {
         let given = examples[bad].slot_logprobs.len();
         return Err(PolicyError::Usage(format!(
@@ -217,7 +219,7 @@ fn passes(
     let acting = Tensor::from_slice(&acting).to_device(device) * &weights;
     let best = shares.argmax(-1, false);
     let mut adamw = AdamW::new(AdamWConfig::default(), router.tensors());
-    let all_steps = f64::from(config.passes * config.steps);
+    let all_steps = f64::from(config.passes) * f64::from(config.steps);
     for pass in 0..config.passes {
         let inputs = inputs(model, composition, &rows, targets, config.max_tokens_per_pass)?;
         let mut last = f64::NAN;
@@ -241,7 +243,10 @@ fn passes(
             }
             loss.backward();
             let gradients: Vec<Tensor> = router.tensors().iter().map(|(_, tensor)| tensor.grad()).collect();
-            adamw.step(&gradients, config.lr * (1.0 - f64::from(pass * config.steps + step) / all_steps));
+            adamw.step(
+                &gradients,
+                config.lr * (1.0 - (f64::from(pass) * f64::from(config.steps) + f64::from(step)) / all_steps),
+            );
         }
         let agreed = inputs.iter().enumerate().map(|(layer, inputs)| {
             let same = composition.slots(layer, inputs).eq_tensor(&best).to_kind(Kind::Float);
@@ -380,6 +385,7 @@ mod tests {
         let before: Vec<Tensor> = model.parameters().into_iter().map(|(_, t)| t.copy()).collect();
         let mut told = Vec::new();
         train_gates(&model, &composition, &[example()], &config(), |_, metrics| told.push(metrics)).expect("trains");
+        assert!(train_gates(&model, &composition, &[], &config(), |_, _| ()).is_err(), "nothing to learn from");
         let (first, last) = (told[0], told[told.len() - 1]);
         assert!(last.loss < first.loss && last.loss < 0.01, "{first:?} {last:?}");
         assert!(last.agreement > 0.99, "{last:?}");
