@@ -84,6 +84,17 @@ impl GroupPlan {
     }
 }
 
+/// What an adapter that is to be trained looks like: pairs on all linears of its blocks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AdapterShape {
+    /// Rank of every pair.
+    pub rank: i64,
+    /// Its scale is `alpha / rank`.
+    pub alpha: f64,
+    /// The first block that it changes, counted from 0.
+    pub first_layer: u32,
+}
+
 /// A wave: rollouts that are sampled together, logged as one unit, and redone as one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WavePlan {

@@ -20,7 +20,7 @@ use crate::learning::{
 use crate::metrics::{Metrics, MetricsSnapshot};
 use crate::normalize::LoneRollout;
 use crate::pipeline::{Pipeline, PipelineParts, UnitError, WaveOutcome, repeated};
-use crate::plan::{Acting, Limits, WavePlan};
+use crate::plan::{Acting, AdapterShape, Limits, WavePlan};
 use crate::progress::Progress;
 use crate::serving::EmbeddedServer;
 use crate::supervision::{Child, Intensity, StopCause};
@@ -112,10 +112,8 @@ impl RuntimeConfig {
 pub struct LearnerSpec {
     /// Its name: the capability's, or the baseline's. Its state is kept in `RUN/adapters/NAME/learner/`.
     pub name: String,
-    /// The adapter's rank, on all linears.
-    pub rank: i64,
-    /// The adapter's scale is `alpha / rank`.
-    pub alpha: f64,
+    /// What it looks like.
+    pub adapter: AdapterShape,
     /// What the adapter's first weights are drawn from.
     pub seed: u64,
 }
@@ -224,8 +222,7 @@ impl Runtime {
         let home = LearnerHome {
             name: spec.name.clone(),
             folder: self.config.run_dir.join("adapters").join(&spec.name).join("learner"),
-            rank: spec.rank,
-            alpha: spec.alpha,
+            adapter: spec.adapter,
             seed: spec.seed,
         };
         let arguments = LearnerArguments {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use support::*;
 use tempfile::TempDir;
 use trace_actors::log::{LogReader, Phase, RowFilter, UpdateLog, digest};
-use trace_actors::plan::{Acting, ArmSpec};
+use trace_actors::plan::{Acting, AdapterShape, ArmSpec};
 use trace_actors::rows::SegmentRow;
 use trace_actors::{GateConfig, GateJob, LearnError, Runtime, TrainOutcome};
 use trace_envs::Split;
@@ -131,9 +131,16 @@ async fn a_learner_can_be_closed_and_opened_again_and_refuses_another_shape() {
     assert!(matches!(runtime.open_learner(&learner_spec()).await, Err(LearnError::Open(..))));
     runtime.close_learner("words").await.unwrap();
     assert!(matches!(runtime.learner_status("words").await, Err(LearnError::Open(..))));
-    let other = trace_actors::LearnerSpec { rank: 8, ..learner_spec() };
+    let other =
+        trace_actors::LearnerSpec { adapter: AdapterShape { rank: 8, ..learner_spec().adapter }, ..learner_spec() };
     let message = runtime.open_learner(&other).await.unwrap_err().to_string();
     assert!(message.contains("rank 4") && message.contains('8'), "{message}");
+    let beyond = trace_actors::LearnerSpec {
+        adapter: AdapterShape { first_layer: 9, ..learner_spec().adapter },
+        ..learner_spec()
+    };
+    let message = runtime.open_learner(&beyond).await.unwrap_err().to_string();
+    assert!(message.contains("blocks from 9 on") && message.contains("the model has"), "{message}");
     assert_eq!(runtime.open_learner(&learner_spec()).await.unwrap().version, 1);
     assert_eq!(runtime.export_adapter("words", &run.path().join("again")).await.unwrap(), before);
     runtime.shut_down().await;
@@ -190,13 +197,11 @@ async fn gates_are_trained_on_wins_and_the_composition_acts_and_is_logged_by_slo
     train_to(&runtime, 2, &adapter).await;
     let one = Acting::Arm(ArmSpec::adapter("words", 2, &adapter));
     let outcome = runtime.rollout(wave("gate/words", Phase::Gate, one, Split::Train, 5)).await.unwrap();
-    let folder = run.path().join("composition");
-    let adapters = vec![("words".to_owned(), adapter)];
+    let routed = ArmSpec::composition("trace", 1, vec![("words".to_owned(), adapter)], run.path().join("composition"));
     let job = GateJob {
         unit: "gates".into(),
-        arm: ArmSpec { name: "trace".into(), version: 1, adapters: adapters.clone(), composition: None },
+        arm: routed.clone(),
         rows: outcome.batch.clone(),
-        win: 0.99,
         config: GateConfig {
             tau: 0.5,
             prior: 0.0,
@@ -208,7 +213,6 @@ async fn gates_are_trained_on_wins_and_the_composition_acts_and_is_logged_by_slo
             max_tokens_per_pass: 4096,
         },
         temperature: 1.0,
-        folder: folder.clone(),
     };
     let report = runtime.train_gates(job.clone()).await.unwrap();
     assert_eq!(report.passes.len(), 6);
@@ -216,7 +220,6 @@ async fn gates_are_trained_on_wins_and_the_composition_acts_and_is_logged_by_slo
     let wins = rows(&outcome).iter().filter(|r| r.reward >= Some(0.99)).count();
     assert_eq!(report.examples, wins);
 
-    let routed = ArmSpec::composition("trace", 1, adapters, &folder);
     let plan = wave("evaluate/trace", Phase::Evaluate, Acting::Arm(routed.clone()), Split::Test, 0);
     let rows_of_trace = rows(&runtime.rollout(plan).await.unwrap());
     for row in &rows_of_trace {
@@ -226,10 +229,11 @@ async fn gates_are_trained_on_wins_and_the_composition_acts_and_is_logged_by_slo
         assert!(slots.iter().flatten().all(|slot| *slot <= 1));
         assert_eq!(row.adapter.as_deref(), Some("trace"));
     }
-    // A second round goes on from these gates.
-    let again = GateJob { arm: routed, folder: run.path().join("composition-2"), ..job.clone() };
-    let second = runtime.train_gates(again).await.unwrap();
-    assert!(second.passes[0].loss < report.passes[0].loss);
+    // Another round begins with new gates: the same wins give the same gates.
+    assert_eq!(runtime.train_gates(job.clone()).await.unwrap(), report);
+    let nowhere = GateJob { arm: ArmSpec { composition: None, ..routed }, ..job.clone() };
+    let error = runtime.train_gates(nowhere).await.unwrap_err().to_string();
+    assert!(error.contains("no folder"), "{error}");
     let test = runtime.rollout(wave("evaluate/base", Phase::Evaluate, base(), Split::Test, 0)).await.unwrap();
     let refused = runtime.train_gates(GateJob { rows: test.batch, ..job }).await.unwrap_err();
     assert!(matches!(refused, LearnError::Split { .. }), "{refused}");

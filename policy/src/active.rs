@@ -21,8 +21,8 @@ impl<'a> Active<'a> {
     /// keeps what it asks for.
     pub fn layer(&self, layer: usize, x: &Tensor, capture: Option<&mut Capture>) -> LayerActive<'a> {
         let slots = match self {
-            Self::Routed(composition) => Some(composition.slots(layer, x)),
-            Self::Base | Self::Adapter(_) => None,
+            Self::Routed(composition) if composition.acts(layer) => Some(composition.slots(layer, x)),
+            Self::Base | Self::Adapter(_) | Self::Routed(_) => None,
         };
         if let Some(capture) = capture {
             if capture.keep_inputs {

@@ -199,6 +199,11 @@ fn inputs(
     Ok(parts.iter().map(|part| Tensor::cat(part, 0)).collect())
 }
 
+/// The inputs of the layers at which a choice changes anything.
+fn gated<'a>(composition: &'a Composition, inputs: &'a [Tensor]) -> impl Iterator<Item = (usize, &'a Tensor)> {
+    inputs.iter().enumerate().filter(|(layer, _)| composition.acts(*layer))
+}
+
 fn passes(
     model: &Model,
     composition: &Composition,
@@ -218,15 +223,21 @@ fn passes(
     let acting: Vec<f32> = targets.iter().map(|target| f32::from(u8::from(target.predicts))).collect();
     let acting = Tensor::from_slice(&acting).to_device(device) * &weights;
     let best = shares.argmax(-1, false);
-    let mut adamw = AdamW::new(AdamWConfig::default(), router.tensors());
+    let trained: Vec<(String, Tensor)> =
+        (0..router.layers()).filter(|&layer| composition.acts(layer)).flat_map(|layer| router.gate(layer)).collect();
+    if trained.is_empty() {
+        return Err(PolicyError::Usage("gates were to be trained over no adapter".to_owned()));
+    }
+    let mut adamw = AdamW::new(
+        AdamWConfig::default(),
+        trained.iter().map(|(name, tensor)| (name.clone(), tensor.shallow_clone())).collect(),
+    );
     let all_steps = f64::from(config.passes) * f64::from(config.steps);
     for pass in 0..config.passes {
         let inputs = inputs(model, composition, &rows, targets, config.max_tokens_per_pass)?;
         let mut last = f64::NAN;
         for step in 0..config.steps {
-            let losses: Vec<Tensor> = inputs
-                .iter()
-                .enumerate()
+            let losses: Vec<Tensor> = gated(composition, &inputs)
                 .map(|(layer, inputs)| {
                     let logprobs = router.logits(layer, inputs).log_softmax(-1, Kind::Float);
                     let entropies = -(logprobs * &shares).sum_dim_intlist([-1i64].as_slice(), false, Kind::Float);
@@ -238,21 +249,22 @@ fn passes(
             if !last.is_finite() {
                 return Err(PolicyError::NotFinite { quantity: "the gates' loss", value: last, step: adamw.steps() });
             }
-            for (_, mut tensor) in router.tensors() {
-                tensor.zero_grad();
+            for (_, tensor) in &trained {
+                tensor.shallow_clone().zero_grad();
             }
             loss.backward();
-            let gradients: Vec<Tensor> = router.tensors().iter().map(|(_, tensor)| tensor.grad()).collect();
+            let gradients: Vec<Tensor> = trained.iter().map(|(_, tensor)| tensor.grad()).collect();
             adamw.step(
                 &gradients,
                 config.lr * (1.0 - (f64::from(pass) * f64::from(config.steps) + f64::from(step)) / all_steps),
             );
         }
-        let agreed = inputs.iter().enumerate().map(|(layer, inputs)| {
+        let agreed = gated(composition, &inputs).map(|(layer, inputs)| {
             let same = composition.slots(layer, inputs).eq_tensor(&best).to_kind(Kind::Float);
             (same * &acting).sum(Kind::Double).double_value(&[])
         });
-        let agreement = agreed.sum::<f64>() / (acting.sum(Kind::Double).double_value(&[]) * inputs.len() as f64);
+        let agreement = agreed.sum::<f64>()
+            / (acting.sum(Kind::Double).double_value(&[]) * gated(composition, &inputs).count() as f64);
         tell(pass, GateMetrics { loss: last, agreement });
     }
     Ok(())
@@ -285,7 +297,11 @@ mod tests {
     }
 
     fn composition(shape: &ModelConfig) -> Composition {
-        let lora = Lora::new(shape, LoraConfig::all_linears(2, 2.0), 4, Device::Cpu).expect("valid");
+        composed(shape, LoraConfig::all_linears(2, 2.0))
+    }
+
+    fn composed(shape: &ModelConfig, config: LoraConfig) -> Composition {
+        let lora = Lora::new(shape, config, 4, Device::Cpu).expect("valid");
         let member = Member { name: "a".to_string(), lora };
         Composition::new(shape, vec![member], Router::new(shape, 1, Device::Cpu)).expect("fits")
     }
@@ -392,5 +408,33 @@ mod tests {
         for ((name, after), before) in model.parameters().into_iter().zip(before) {
             assert_eq!(after, before, "{name} moved");
         }
+    }
+
+    #[test]
+    fn a_block_without_adapters_has_no_gate_to_train_and_counts_for_nothing() {
+        tch::set_num_threads(1);
+        let shape = shape();
+        let model = Model::random(shape.clone(), 3, Device::Cpu).expect("valid");
+        let composition = composed(&shape, LoraConfig::all_linears(2, 2.0).from_layer(1, 2));
+        assert!(!composition.acts(0) && composition.acts(1));
+        let mut last = None;
+        train_gates(&model, &composition, &[example()], &config(), |_, metrics| last = Some(metrics)).expect("trains");
+        // The untrained block's gate would agree on half of the states, and would keep the mean loss above a third.
+        let last = last.expect("told");
+        assert!(last.agreement > 0.99 && last.loss < 0.01, "{last:?}");
+        let new = Router::new(&shape, 1, Device::Cpu);
+        let moved = |layer| {
+            let (now, before) = (composition.router().gate(layer), new.gate(layer));
+            now.iter().zip(&before).any(|((_, now), (_, before))| now != before)
+        };
+        assert!(!moved(0) && moved(1), "only the second block's gate is trained");
+        let mut capture = Capture::default();
+        let packed = Packed { prefix: example().row.tokens, branches: Vec::new() };
+        let _ = model.forward(&packed, &Active::Routed(&composition), Some(&mut capture)).expect("computes");
+        assert_eq!(capture.slots.len(), 1, "a block where nothing is chosen has no part in the modal slot");
+        let nothing = Composition::new(&shape, Vec::new(), Router::new(&shape, 0, Device::Cpu)).expect("fits");
+        let alone = GateExample { slot_logprobs: vec![vec![-1.0; 3]], ..example() };
+        let error = train_gates(&model, &nothing, &[alone], &config(), |_, _| ()).expect_err("no adapter");
+        assert!(error.to_string().contains("no adapter"), "{error}");
     }
 }

@@ -63,13 +63,16 @@ impl Router {
 
     /// Parameters by name (`layers.N.gate.weight`, `layers.N.gate.bias`), in a fixed order; shared storage.
     pub fn tensors(&self) -> Vec<(String, Tensor)> {
-        let named = self.gates.iter().enumerate().flat_map(|(layer, (weight, bias))| {
-            [
-                (format!("layers.{layer}.gate.weight"), weight.shallow_clone()),
-                (format!("layers.{layer}.gate.bias"), bias.shallow_clone()),
-            ]
-        });
-        named.collect()
+        (0..self.layers()).flat_map(|layer| self.gate(layer)).collect()
+    }
+
+    /// Weight and bias of one layer's gate, named as in [`Router::tensors`].
+    pub fn gate(&self, layer: usize) -> [(String, Tensor); 2] {
+        let (weight, bias) = &self.gates[layer];
+        [
+            (format!("layers.{layer}.gate.weight"), weight.shallow_clone()),
+            (format!("layers.{layer}.gate.bias"), bias.shallow_clone()),
+        ]
     }
 
     /// Whether gradients are to be computed for the gates.
@@ -200,6 +203,12 @@ impl Composition {
         &self.router
     }
 
+    /// True where an adapter changes anything in block `layer`; elsewhere it is the same whatever a gate chooses, and
+    /// none is asked.
+    pub fn acts(&self, layer: usize) -> bool {
+        self.layers[layer].iter().any(Option::is_some)
+    }
+
     /// The slot of each token at layer `layer`, `[N]`, from the block's input `[N, hidden]`.
     pub fn slots(&self, layer: usize, inputs: &Tensor) -> Tensor {
         tch::no_grad(|| self.router.logits(layer, inputs).argmax(-1, false))
@@ -293,7 +302,7 @@ pub struct Capture {
     pub keep_inputs: bool,
     /// Per layer: the block's input `[N, hidden]`, without gradient.
     pub block_inputs: Vec<Tensor>,
-    /// Per layer: the chosen slot `[N]` of each token; empty without a router.
+    /// Per layer that adapters change: the chosen slot `[N]` of each token; empty without a router.
     pub slots: Vec<Tensor>,
 }
 
@@ -329,7 +338,8 @@ mod tests {
 
     fn members() -> Vec<Member> {
         let lora = |seed, rank, targets| {
-            let lora = Lora::new(&tiny(), LoraConfig { rank, alpha: 4.0, targets }, seed, Device::Cpu).unwrap();
+            let lora =
+                Lora::new(&tiny(), LoraConfig { rank, alpha: 4.0, targets, layers: None }, seed, Device::Cpu).unwrap();
             for (at, (_, tensor)) in
                 lora.tensors().into_iter().enumerate().filter(|(_, (name, _))| name.contains("lora_B"))
             {

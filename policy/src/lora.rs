@@ -4,7 +4,7 @@
 //! adapter changes nothing. Options that would change this formula (rsLoRA, DoRA, biases, patterns of ranks, extra
 //! modules) are refused by name.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs;
 use std::path::Path;
@@ -85,12 +85,24 @@ pub struct LoraConfig {
     pub alpha: f64,
     /// Adapted modules, without repetition.
     pub targets: Vec<Module>,
+    /// Adapted blocks by index, PEFT's `layers_to_transform`; none: all.
+    pub layers: Option<Vec<usize>>,
 }
 
 impl LoraConfig {
     /// Rank and alpha as given, on all seven linear maps: the published setting is rank 16, alpha 16.
     pub fn all_linears(rank: i64, alpha: f64) -> Self {
-        Self { rank, alpha, targets: Module::ALL.to_vec() }
+        Self { rank, alpha, targets: Module::ALL.to_vec(), layers: None }
+    }
+
+    /// The same on the blocks from `first` to the last of a model with `layers` of them.
+    pub fn from_layer(self, first: usize, layers: usize) -> Self {
+        Self { layers: (first > 0).then(|| (first..layers).collect()), ..self }
+    }
+
+    /// True where block `layer` is adapted.
+    pub fn adapts(&self, layer: usize) -> bool {
+        self.layers.as_ref().is_none_or(|layers| layers.contains(&layer))
     }
 
     /// The factor on every product B A: alpha / rank.
@@ -111,6 +123,9 @@ impl LoraConfig {
         if self.targets.is_empty() {
             return fault("target_modules", "is empty; an adapter without modules does nothing".to_owned());
         }
+        if self.layers.as_ref().is_some_and(Vec::is_empty) {
+            return fault("layers_to_transform", "is empty; an adapter without layers does nothing".to_owned());
+        }
         Ok(())
     }
 
@@ -129,7 +144,7 @@ impl LoraConfig {
             "use_rslora": false,
             "use_dora": false,
             "modules_to_save": null,
-            "layers_to_transform": null,
+            "layers_to_transform": self.layers,
             "layers_pattern": null,
             "rank_pattern": {},
             "alpha_pattern": {},
@@ -163,6 +178,7 @@ impl LoraConfig {
                     | "auto_mapping"
                     | "peft_version"
                     | "lora_dropout"
+                    | "layers_to_transform"
             );
             let neutral = match value {
                 Value::Null | Value::Bool(false) => true,
@@ -195,7 +211,16 @@ impl LoraConfig {
         let rank = map.get("r").and_then(Value::as_i64).ok_or_else(|| fault("r", "must be an integer"))?;
         let alpha =
             map.get("lora_alpha").and_then(Value::as_f64).ok_or_else(|| fault("lora_alpha", "must be a number"))?;
-        let config = Self { rank, alpha, targets };
+        let layers = match map.get("layers_to_transform") {
+            None | Some(Value::Null) => None,
+            Some(Value::Number(only)) => Some(json!([only])),
+            Some(list) => Some(list.clone()),
+        };
+        let layers = layers
+            .map(serde_json::from_value::<BTreeSet<usize>>)
+            .transpose()
+            .map_err(|_| fault("layers_to_transform", "must be null, a block's index or a list of them"))?;
+        let config = Self { rank, alpha, targets, layers: layers.map(|set| set.into_iter().collect()) };
         config.check(place)?;
         Ok(config)
     }
@@ -262,10 +287,19 @@ impl Lora {
     ) -> Result<Self, PolicyError> {
         config.targets.sort_unstable();
         config.targets.dedup();
+        let blocks = model.num_hidden_layers as usize;
+        if let Some(beyond) = config.layers.iter().flatten().find(|&&layer| layer >= blocks) {
+            return Err(PolicyError::Config {
+                place: "adapter".to_owned(),
+                key: "layers_to_transform".to_owned(),
+                reason: format!("names block {beyond}; the model has {blocks}, counted from 0"),
+            });
+        }
         let mut layers = Vec::new();
-        for layer in 0..model.num_hidden_layers {
+        for layer in 0..blocks {
             let mut pairs: [Option<LoraPair>; 7] = Default::default();
-            for &module in &config.targets {
+            let adapted: &[Module] = if config.adapts(layer) { &config.targets } else { &[] };
+            for &module in adapted {
                 let (rows, columns) = module.shape(model);
                 let a = tensor(&key(layer, module, true), &[config.rank, columns])?;
                 let b = tensor(&key(layer, module, false), &[rows, config.rank])?;
@@ -325,8 +359,8 @@ impl Lora {
         for (layer, pairs) in self.layers.iter().enumerate() {
             for module in Module::ALL {
                 if let Some(pair) = pairs.pair(module) {
-                    tensors.push((key(layer as i64, module, true), pair.a.shallow_clone()));
-                    tensors.push((key(layer as i64, module, false), pair.b.shallow_clone()));
+                    tensors.push((key(layer, module, true), pair.a.shallow_clone()));
+                    tensors.push((key(layer, module, false), pair.b.shallow_clone()));
                 }
             }
         }
@@ -360,7 +394,7 @@ impl Lora {
     }
 }
 
-fn key(layer: i64, module: Module, is_a: bool) -> String {
+fn key(layer: usize, module: Module, is_a: bool) -> String {
     let half = if is_a { "lora_A" } else { "lora_B" };
     format!("base_model.model.model.layers.{layer}.{}.{half}.weight", module.path())
 }
@@ -373,8 +407,6 @@ impl fmt::Display for Module {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
     use crate::active::Active;
     use crate::model::tests::{tiny, tiny_model, values};
@@ -382,7 +414,7 @@ mod tests {
     use crate::tensorfile::write_tensors;
 
     fn lora(targets: Vec<Module>) -> Lora {
-        Lora::new(&tiny(), LoraConfig { rank: 2, alpha: 3.0, targets }, 1, Device::Cpu).unwrap()
+        Lora::new(&tiny(), LoraConfig { rank: 2, alpha: 3.0, targets, layers: None }, 1, Device::Cpu).unwrap()
     }
 
     #[test]
@@ -457,6 +489,39 @@ mod tests {
     }
 
     #[test]
+    fn blocks_that_are_left_out_have_no_pair_and_no_tensor_and_come_back_so() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = LoraConfig { targets: vec![Module::Q], ..LoraConfig::all_linears(2, 3.0).from_layer(1, 2) };
+        assert_eq!(config.layers, Some(vec![1]));
+        let saved = Lora::new(&tiny(), config.clone(), 1, Device::Cpu).unwrap();
+        assert!(saved.layer(0).pair(Module::Q).is_none() && saved.layer(1).pair(Module::Q).is_some());
+        assert!(saved.tensors().iter().all(|(name, _)| name.contains(".layers.1.")));
+        saved.save(folder.path()).unwrap();
+        let path = folder.path().join("adapter_config.json");
+        let mut written: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+        assert_eq!(written["layers_to_transform"], json!([1]));
+        let load = || Lora::load(folder.path(), &tiny(), Device::Cpu);
+        let read = load().unwrap();
+        assert_eq!((read.config(), read.digest().unwrap()), (&config, saved.digest().unwrap()));
+        // PEFT also writes one block as a number.
+        written["layers_to_transform"] = json!(1);
+        fs::write(&path, written.to_string()).unwrap();
+        assert_eq!(load().unwrap().config(), &config);
+        // And without the list the other block's tensors are missing.
+        written["layers_to_transform"] = Value::Null;
+        fs::write(&path, written.to_string()).unwrap();
+        assert!(matches!(load(), Err(PolicyError::MissingTensor { name, .. }) if name.contains(".layers.0.")));
+        let beyond = LoraConfig { layers: Some(vec![1, 2]), ..config };
+        match Lora::new(&tiny(), beyond, 1, Device::Cpu) {
+            Err(PolicyError::Config { key, reason, .. }) => {
+                assert!(key == "layers_to_transform" && reason.contains("block 2"), "{key}: {reason}");
+            }
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(LoraConfig::all_linears(2, 3.0).from_layer(0, 2), LoraConfig::all_linears(2, 3.0));
+    }
+
+    #[test]
     fn every_key_is_checked_both_ways() {
         let folder = tempfile::tempdir().unwrap();
         let lora = lora(vec![Module::Q]);
@@ -491,7 +556,8 @@ mod tests {
             ("modules_to_save", json!(["lm_head"])),
             ("rank_pattern", json!({"q_proj": 8})),
             ("alpha_pattern", json!({"q_proj": 8})),
-            ("layers_to_transform", json!([0])),
+            ("layers_to_transform", json!([])),
+            ("layers_to_transform", json!("all")),
             ("fan_in_fan_out", json!(true)),
             ("a_new_option", json!(2)),
             ("peft_type", json!("LOHA")),

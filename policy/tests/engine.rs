@@ -38,7 +38,7 @@ fn model() -> Model {
 }
 
 fn lora(model: &Model, seed: u64) -> Lora {
-    let config = LoraConfig { rank: 4, alpha: 8.0, targets: Module::ALL.to_vec() };
+    let config = LoraConfig::all_linears(4, 8.0);
     let lora = Lora::new(model.config(), config, seed, Device::Cpu).unwrap();
     tch::no_grad(|| {
         for (at, (name, mut tensor)) in lora.tensors().into_iter().enumerate() {

@@ -86,14 +86,10 @@ impl Filter {
             statuses: self.status.as_deref().and_then(Status::parse).into_iter().collect(),
             split: Split::ALL.into_iter().find(|split| self.split.as_deref() == Some(split.name())),
             iteration: self.iteration,
+            passed: (self.passed || self.failed).then_some(self.passed),
             id_contains: id.map(str::to_owned),
             ..RowFilter::default()
         }
-    }
-
-    fn outcome_passes(&self, row: &SegmentRow) -> bool {
-        let passed = row.reward.map(|reward| reward >= 1.0 - 1e-6);
-        (!self.passed || passed == Some(true)) && (!self.failed || passed == Some(false))
     }
 }
 
@@ -143,7 +139,7 @@ fn list(log: &LogReader, filter: &Filter, limit: usize) -> Done {
     let mut matched = 0usize;
     for row in log.rows(filter.rows(None)) {
         let row = row.map_err(shown)?;
-        if row.segment > 0 || !filter.outcome_passes(&row) {
+        if row.segment > 0 {
             continue;
         }
         matched += 1;
@@ -192,7 +188,7 @@ fn summary(log: &LogReader, filter: &Filter) -> Done {
     for phase in Phase::ALL.into_iter().filter(|phase| wanted.phases.is_empty() || wanted.phases.contains(phase)) {
         for row in log.rows(RowFilter { phases: vec![phase], ..wanted.clone() }) {
             let row = row.map_err(shown)?;
-            if row.segment > 0 || !filter.outcome_passes(&row) {
+            if row.segment > 0 {
                 continue;
             }
             let arm = row.adapter.clone().unwrap_or_else(|| "base".to_owned());
@@ -201,7 +197,7 @@ fn summary(log: &LogReader, filter: &Filter) -> Done {
             if let Some(reward) = row.reward {
                 entry.judged += 1;
                 entry.reward += f64::from(reward);
-                entry.passed += u64::from(reward >= 1.0 - 1e-6);
+                entry.passed += u64::from(row.passed() == Some(true));
             }
         }
     }
@@ -231,11 +227,10 @@ fn one_rollout(log: &LogReader, filter: &Filter, id: Option<&str>) -> miette::Re
     for row in log.rows(filter.rows(id)) {
         let row = row.map_err(shown)?;
         match found.first() {
-            None if filter.outcome_passes(&row) => found.push(row),
+            None => found.push(row),
             Some(first) if rollout_id(first) == rollout_id(&row) => found.push(row),
             // Segments of a rollout lie together.
             Some(_) => break,
-            None => {}
         }
     }
     if found.is_empty() {

@@ -208,6 +208,11 @@ section! {
         rank: u32 = 16,
         /// Their scale is alpha / rank.
         alpha: f64 = 16.0,
+        /// The first block that adapters change, counted from 0. The gate of a block sees the block's input, and the first
+        /// blocks' inputs tell little of where in an episode a token stands: what an adapter does there, gates can hardly
+        /// give to the tokens that need it. In a deep model that is a small share of the adapter, in a shallow one a
+        /// large one.
+        first_layer: u32 = 0,
         /// Learning rate of AdamW.
         lr: f64 = 1e-5,
         /// Decoupled weight decay of AdamW.
@@ -258,8 +263,10 @@ section! {
         tasks: u32 = 100,
         /// Episodes of each task and arm.
         trials: u32 = 4,
-        /// Rounds; each after the first adds the wins of the routed policy so far.
+        /// Rounds; each after the first adds the wins of the routed policy so far and fits new gates to all of them.
         rounds: u32 = 2,
+        /// Winning rows of each adapter's own training, the newest, that gates learn from as well.
+        own_wins: u32 = 100,
         /// Sampling temperature.
         temperature: f64 = 1.0,
         /// The gate's target is softmax(log-prob of the token under each slot / tau), in nats.

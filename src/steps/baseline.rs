@@ -1,5 +1,7 @@
 //! What TRACE is compared with: adapters trained in one environment by the same loop, under a stated budget.
 
+use trace_actors::plan::AdapterShape;
+
 use super::seeds::Block;
 use super::train::{Budget, Job, learn};
 use super::{Session, Step, StepError, environment_name};
@@ -27,8 +29,8 @@ pub(super) async fn run(session: &mut Session) -> Result<u64, StepError> {
             environment: environment_name(&baseline.environment).to_owned(),
             capability: environment.spec().capability.clone(),
             level: baseline.level,
-            rank: baseline.rank,
-            alpha: baseline.alpha,
+            // No gate has to choose it: all layers.
+            adapter: AdapterShape { rank: i64::from(baseline.rank), alpha: baseline.alpha, first_layer: 0 },
             hints: false,
             budget,
             dev_every,

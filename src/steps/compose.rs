@@ -1,9 +1,11 @@
-//! Step 4: gates that choose an adapter, or none, for every token, learned from winning trajectories on the target.
+//! Step 4: gates that choose an adapter, or none, for every token, learned from winning trajectories: on the target, where
+//! the base, each adapter and then the routed policy itself sample, and those of each adapter's own training. The latter
+//! cost nothing, and show each adapter where it is needed; wins on the target come mostly from tasks that need little.
 
 use arrow::record_batch::RecordBatch;
 use serde::{Deserialize, Serialize};
 use trace_actors::batch::trajectory_rows;
-use trace_actors::log::Phase;
+use trace_actors::log::{LogReader, Phase, RowFilter};
 use trace_actors::plan::{Acting, ArmSpec};
 use trace_actors::rows::SamplingParams;
 use trace_actors::{GateConfig, GateJob, GateReport, Runtime};
@@ -45,8 +47,8 @@ pub(super) async fn run(session: &mut Session) -> Result<u64, StepError> {
         }
         Err(error) => return Err(error.into()),
     };
-    let mut batches: Vec<RecordBatch> = Vec::new();
-    let mut all_wins = 0;
+    let mut batches = own_wins(session, &adapters)?;
+    let mut all_wins: u64 = batches.iter().map(|batch| batch.num_rows() as u64).sum();
     for round in 1..=session.config.compose.rounds {
         let (rollouts, wins) = sample(session, &runtime, &adapters, round, &mut batches).await?;
         all_wins += wins as u64;
@@ -123,6 +125,22 @@ async fn sample(
     Ok((total, wins))
 }
 
+/// The newest winning rows of each adapter's training, at most `compose.own_wins` of each.
+fn own_wins(session: &Session, adapters: &[(String, Kept)]) -> Result<Vec<RecordBatch>, StepError> {
+    let log = LogReader::open(session.dir.root())?;
+    let mut all = Vec::new();
+    for (name, _) in adapters {
+        let wins = RowFilter {
+            phases: vec![Phase::Train],
+            unit_prefix: Some(format!("train/{name}/")),
+            passed: Some(true),
+            ..RowFilter::default()
+        };
+        all.extend(log.newest(&wins, session.config.compose.own_wins as usize)?);
+    }
+    Ok(all)
+}
+
 async fn train(
     session: &mut Session,
     runtime: &Runtime,
@@ -132,13 +150,10 @@ async fn train(
     wins: u64,
 ) -> Result<GateReport, StepError> {
     let compose = &session.config.compose;
-    let mut arm = session.composition_arm(adapters, round);
-    arm.composition = (round > 1).then(|| session.dir.composition(round - 1));
     let rows = joined(batches)?;
     let job = GateJob {
         unit: format!("gates/r{round}"),
-        arm,
-        win: 1.0 - 1e-6,
+        arm: session.composition_arm(adapters, round),
         config: GateConfig {
             tau: compose.tau,
             prior: compose.prior,
@@ -150,7 +165,6 @@ async fn train(
             max_tokens_per_pass: session.config.train.max_tokens_per_pass as usize,
         },
         temperature: compose.temperature,
-        folder: session.dir.composition(round),
         rows,
     };
     let judged = wins * (adapters.len() as u64 + 1);

@@ -169,7 +169,7 @@ fn count_slots(rows: &[SegmentRow], counts: &mut Vec<u64>) {
 
 /// Keeps the winning conversation in which most slots spoke; of equals, the first.
 fn show_best(rows: &[SegmentRow], tokenizer: &Tokenizer, spec: &ArmSpec, best: &mut Option<(usize, Conversation)>) {
-    for row in rows.iter().filter(|row| row.segment == 0 && row.reward.is_some_and(|reward| reward >= 1.0 - 1e-6)) {
+    for row in rows.iter().filter(|row| row.segment == 0 && row.passed() == Some(true)) {
         let Some(slots) = row.columns.as_ref().and_then(|columns| columns.slots.as_ref()) else { continue };
         let distinct = slots.iter().flatten().collect::<BTreeSet<_>>().len();
         if best.as_ref().is_some_and(|(before, _)| *before >= distinct) {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use trace_actors::batch::trajectory_rows;
 use trace_actors::log::Phase;
 use trace_actors::normalize::GroupCounts;
-use trace_actors::plan::{Acting, ArmSpec, GroupPlan, WavePlan};
+use trace_actors::plan::{Acting, AdapterShape, ArmSpec, GroupPlan, WavePlan};
 use trace_actors::rows::SamplingParams;
 use trace_actors::{LearnerConfig, LearnerSpec, Runtime, TrainOutcome, TrainReport};
 
@@ -31,10 +31,8 @@ pub(super) struct Job {
     pub(super) capability: Option<String>,
     /// The level asked for.
     pub(super) level: u32,
-    /// Rank of the adapter.
-    pub(super) rank: u32,
-    /// Scale times rank.
-    pub(super) alpha: f64,
+    /// What the adapter looks like.
+    pub(super) adapter: AdapterShape,
     /// Whether a share of each group sees the hint.
     pub(super) hints: bool,
     /// When it is over.
@@ -77,8 +75,7 @@ pub(super) async fn run(session: &mut Session) -> Result<u64, StepError> {
             environment: name.clone(),
             capability: Some(name.clone()),
             level: calibrated.level,
-            rank: train.rank,
-            alpha: train.alpha,
+            adapter: AdapterShape { rank: i64::from(train.rank), alpha: train.alpha, first_layer: train.first_layer },
             hints: match train.hints {
                 Hints::On => true,
                 Hints::Off => false,
@@ -101,12 +98,7 @@ pub(super) async fn learn(session: &mut Session, job: &Job) -> Result<Kept, Step
         return Ok(read_json(&kept_path, "trace train")?);
     }
     let runtime = session.runtime().await?;
-    let spec = LearnerSpec {
-        name: job.name.clone(),
-        rank: i64::from(job.rank),
-        alpha: job.alpha,
-        seed: session.config.run.seed,
-    };
+    let spec = LearnerSpec { name: job.name.clone(), adapter: job.adapter, seed: session.config.run.seed };
     let mut consumed = runtime.open_learner(&spec).await?.version;
     let mut best: Option<(u32, Option<f64>)> = None;
     let mut iteration = 0;

@@ -13,7 +13,7 @@ use trace_policy::score::score;
 
 use super::DeviceState;
 use super::arms::{LoadedArm, Variant};
-use crate::plan::{Acting, ArmSpec};
+use crate::plan::{Acting, AdapterShape, ArmSpec};
 
 /// Name of the file that a learner's state is in: where it is, there is a checkpoint.
 const STATE_FILE: &str = "learner.safetensors";
@@ -39,25 +39,34 @@ impl LearnerSlot {
 pub(crate) struct LearnerHome {
     pub(crate) name: String,
     pub(crate) folder: PathBuf,
-    pub(crate) rank: i64,
-    pub(crate) alpha: f64,
+    pub(crate) adapter: AdapterShape,
     pub(crate) seed: u64,
 }
 
 impl DeviceState {
     /// Opens a learner: restores its checkpoint where there is one and returns the note that was saved with it.
     pub(crate) fn open_learner(&mut self, home: &LearnerHome) -> Result<Option<String>, String> {
-        let config = LoraConfig::all_linears(home.rank, home.alpha);
+        let AdapterShape { rank, alpha, first_layer } = home.adapter;
+        let layers = self.model.layers();
+        if first_layer as usize >= layers {
+            return Err(format!(
+                "learner {} is to adapt the blocks from {first_layer} on; the model has {layers}, counted from 0",
+                home.name
+            ));
+        }
+        let config = LoraConfig::all_linears(rank, alpha).from_layer(first_layer as usize, layers);
         let (learner, note) = match home.folder.join(STATE_FILE).exists() {
             true => {
                 let loaded = Learner::load(&home.folder, self.model.config(), self.model.device());
                 let (learner, mut notes) = loaded.map_err(|e| e.to_string())?;
                 let found = learner.adapter().config();
-                if (found.rank, found.alpha) != (home.rank, home.alpha) {
-                    return Err(format!(
-                        "learner {} was begun with rank {} and alpha {}, and is asked to go on with {} and {}",
-                        home.name, found.rank, found.alpha, home.rank, home.alpha
-                    ));
+                if *found != config {
+                    let shape = |c: &LoraConfig| {
+                        let first = c.layers.iter().flatten().next().unwrap_or(&0);
+                        format!("rank {}, alpha {} and blocks from {first} on", c.rank, c.alpha)
+                    };
+                    let (begun, asked) = (shape(found), shape(&config));
+                    return Err(format!("learner {} was begun with {begun}; asked is {asked}", home.name));
                 }
                 let note = notes.remove(LEDGER_NOTE);
                 (learner, Some(note.ok_or_else(|| format!("{} has no ledger", home.folder.display()))?))
@@ -130,26 +139,19 @@ impl DeviceState {
         score(&self.model, &arm.active(), rows, temperature, max_tokens).map_err(|e| e.to_string())
     }
 
-    /// Trains gates over an arm's adapters and saves the composition in `folder`. The gates begin as those of the arm's
-    /// composition, or, where it has none, by sending every token to the base.
+    /// Trains new gates over an arm's adapters and saves the composition in the arm's folder.
     pub(crate) fn train_gates(
         &self,
         arm: &ArmSpec,
         examples: &[GateExample],
         config: &GateConfig,
-        folder: &Path,
         tell: impl FnMut(u32, GateMetrics),
     ) -> Result<(), String> {
+        let folder = arm.composition.as_ref().ok_or_else(|| format!("{} names no folder for its gates", arm.name))?;
         let (shape, device) = (self.model.config(), self.model.device());
         let members = self.members(arm)?;
-        let composition = match &arm.composition {
-            Some(from) => Composition::load(from, shape, members, device),
-            None => {
-                let router = Router::new(shape, members.len(), device);
-                Composition::new(shape, members, router)
-            }
-        };
-        let composition = composition.map_err(|e| e.to_string())?;
+        let router = Router::new(shape, members.len(), device);
+        let composition = Composition::new(shape, members, router).map_err(|e| e.to_string())?;
         train_gates(&self.model, &composition, examples, config, tell).map_err(|e| e.to_string())?;
         std::fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
         composition.save(folder).map_err(|e| e.to_string())

@@ -167,7 +167,7 @@ mod tests {
 
     use super::fixture::device;
     use super::*;
-    use crate::plan::{Acting, ArmSpec};
+    use crate::plan::{Acting, AdapterShape, ArmSpec};
     use crate::rows::SamplingParams;
     use crate::serving::{FinishReason, PolicyFailure, TurnRequest};
 
@@ -191,7 +191,12 @@ mod tests {
     }
 
     fn home(dir: &TempDir) -> LearnerHome {
-        LearnerHome { name: "a".into(), folder: dir.path().join("learner"), rank: 2, alpha: 2.0, seed: 1 }
+        LearnerHome {
+            name: "a".into(),
+            folder: dir.path().join("learner"),
+            adapter: AdapterShape { rank: 2, alpha: 2.0, first_layer: 0 },
+            seed: 1,
+        }
     }
 
     #[tokio::test]

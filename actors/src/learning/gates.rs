@@ -1,6 +1,5 @@
 //! The actor that trains gates on winning trajectories.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -26,19 +25,14 @@ const ROWS_PER_JOB: usize = 16;
 pub struct GateJob {
     /// The work's name, for progress and errors.
     pub unit: String,
-    /// The adapters, in slot order, and the composition whose gates to go on from; without one, gates begin by sending
-    /// every token to the base.
+    /// What is to be made: new gates over its adapters, in slot order, written to the folder of its composition.
     pub arm: ArmSpec,
     /// Rows (`trajectory/1`) of train seeds; those that win are learned from.
     pub rows: RecordBatch,
-    /// The least reward of a win.
-    pub win: f32,
     /// How gates are trained.
     pub config: GateConfig,
     /// The temperature at which slots judge tokens.
     pub temperature: f64,
-    /// Where the composition is written.
-    pub folder: PathBuf,
 }
 
 /// What a pass over the wins did.
@@ -140,13 +134,13 @@ impl GateTrainerArguments {
     }
 
     async fn fit(&self, job: &GateJob, examples: Vec<GateExample>) -> Result<Vec<GatePass>, LearnError> {
-        let (arm, config, folder) = (job.arm.clone(), job.config.clone(), job.folder.clone());
+        let (arm, config) = (job.arm.clone(), job.config.clone());
         let fitted = self.device.run(Subject::Nothing, move |device| {
             let mut passes = Vec::new();
             let tell = |_, m: trace_policy::gate_trainer::GateMetrics| {
                 passes.push(GatePass { loss: m.loss, agreement: m.agreement });
             };
-            device.train_gates(&arm, &examples, &config, &folder, tell).map(|()| passes)
+            device.train_gates(&arm, &examples, &config, tell).map(|()| passes)
         });
         fitted.await?.map_err(|reason| LearnError::Failed { name: job.unit.clone(), reason })
     }
@@ -156,10 +150,9 @@ impl GateTrainerArguments {
 fn wins(job: &GateJob) -> Result<Vec<TrainRow>, LearnError> {
     let rows = trajectory_rows(&job.rows)?;
     rows.iter().try_for_each(check_split)?;
-    let wins: Vec<TrainRow> =
-        rows.iter().filter(|row| row.reward.is_some_and(|r| r >= job.win)).filter_map(scoring_row).collect();
+    let wins: Vec<TrainRow> = rows.iter().filter(|row| row.passed() == Some(true)).filter_map(scoring_row).collect();
     match wins.is_empty() {
-        true => Err(LearnError::NoWins { rows: rows.len(), least: job.win }),
+        true => Err(LearnError::NoWins { rows: rows.len() }),
         false => Ok(wins),
     }
 }
@@ -182,7 +175,6 @@ mod tests {
             unit: "gates".into(),
             arm: ArmSpec::composition("trace", 0, vec![("a".into(), "x".into()), ("b".into(), "y".into())], "c"),
             rows: trajectory_batch(rows).unwrap(),
-            win: 1.0 - 1e-6,
             config: GateConfig {
                 tau: 1.0,
                 prior: 0.0,
@@ -194,7 +186,6 @@ mod tests {
                 max_tokens_per_pass: 100,
             },
             temperature: 1.0,
-            folder: "c".into(),
         }
     }
 

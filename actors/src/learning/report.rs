@@ -38,12 +38,10 @@ pub enum LearnError {
     #[error(transparent)]
     Rows(#[from] RowError),
     /// No trajectory to learn from.
-    #[error("none of the {rows} rows has a reward of at least {least}; gates are trained on wins")]
+    #[error("none of the {rows} rows has reward 1; gates are trained on wins")]
     NoWins {
         /// How many rows there were.
         rows: usize,
-        /// The least reward of a win.
-        least: f32,
     },
     /// The policy library refused or failed.
     #[error("{name}: {reason}")]

@@ -16,6 +16,7 @@ use crate::log::UpdateLog;
 use crate::logger::{LogArguments, LogWriter};
 use crate::metrics::{Counter, Metrics};
 use crate::pipeline::repeated;
+use crate::plan::AdapterShape;
 use crate::progress::Silent;
 use crate::rows::SegmentRow;
 use crate::samples::row;
@@ -38,7 +39,12 @@ impl School {
         let log = LogArguments { run_dir: dir.to_owned(), metrics: Arc::clone(&metrics), progress: Arc::new(Silent) };
         let log = supervision.adopt("the log", move || (LogWriter, log.clone())).await.unwrap();
         let device = device(dir).await;
-        let home = LearnerHome { name: "a".into(), folder: dir.join("learner"), rank: 2, alpha: 2.0, seed: 1 };
+        let home = LearnerHome {
+            name: "a".into(),
+            folder: dir.join("learner"),
+            adapter: AdapterShape { rank: 2, alpha: 2.0, first_layer: 0 },
+            seed: 1,
+        };
         let arguments = LearnerArguments { home, device: device.clone(), log, metrics: Arc::clone(&metrics) };
         let learner = supervision.adopt("learner a", move || (LearnerActor, arguments.clone())).await.unwrap();
         Self { supervision, device, learner, metrics }

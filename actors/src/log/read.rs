@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use arrow::array::UInt64Array;
+use arrow::compute::take_record_batch;
 use arrow::record_batch::RecordBatch;
 use trace_envs::Split;
 
@@ -31,6 +33,8 @@ pub struct RowFilter {
     pub split: Option<Split>,
     /// This iteration.
     pub iteration: Option<u32>,
+    /// With reward 1, or with less; rows without a reward are neither.
+    pub passed: Option<bool>,
     /// Rows whose id contains this.
     pub id_contains: Option<String>,
 }
@@ -48,6 +52,7 @@ impl RowFilter {
             && (self.statuses.is_empty() || self.statuses.contains(&row.status))
             && self.split.is_none_or(|s| Some(s) == row.split)
             && self.iteration.is_none_or(|i| i == row.iteration)
+            && (self.passed.is_none() || self.passed == row.passed())
             && self.id_contains.as_ref().is_none_or(|part| row.id.contains(part.as_str()))
     }
 }
@@ -124,5 +129,36 @@ impl LogReader {
             Ok(rows) => rows.into_iter().filter(|r| filter.row_passes(r)).map(Ok).collect::<Vec<_>>(),
             Err(e) => vec![Err(e)],
         })
+    }
+
+    /// The newest `most` rows that pass a filter, as Arrow, in the order in which they were sealed. Units are read from the
+    /// end on, and no more of them than it takes.
+    ///
+    /// # Errors
+    /// Where a segment cannot be read or holds what is not a row.
+    pub fn newest(&self, filter: &RowFilter, most: usize) -> Result<Vec<RecordBatch>, LogError> {
+        let units: Vec<UnitPlace> = self.units().filter(|u| filter.unit_passes(u)).collect();
+        let (mut left, mut newest) = (most, Vec::new());
+        for unit in units.iter().rev() {
+            if left == 0 {
+                break;
+            }
+            let batch = self.unit_batch(unit, None)?;
+            let rows = trajectory_rows(&batch)?;
+            let picked: Vec<u64> = (0..rows.len())
+                .rev()
+                .filter(|&at| filter.row_passes(&rows[at]))
+                .take(left)
+                .map(|at| at as u64)
+                .collect();
+            left -= picked.len();
+            let ascending = UInt64Array::from_iter_values(picked.into_iter().rev());
+            newest.push(
+                take_record_batch(&batch, &ascending)
+                    .map_err(|source| LogError::Segment { path: self.root.join(&unit.file), source: source.into() })?,
+            );
+        }
+        newest.reverse();
+        Ok(newest)
     }
 }

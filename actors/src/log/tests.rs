@@ -236,9 +236,34 @@ fn a_filter_reads_the_rows_it_names() {
     assert_eq!(read(RowFilter { statuses: vec![Status::Truncated], ..RowFilter::default() }), vec![(4, 0)]);
     assert_eq!(read(RowFilter { split: Some(Split::Train), ..RowFilter::default() }), vec![(3, 0), (3, 1)]);
     assert_eq!(read(RowFilter { id_contains: Some("r1".into()), ..RowFilter::default() }), vec![(3, 1)]);
+    assert_eq!(read(RowFilter { passed: Some(true), ..RowFilter::default() }), vec![(3, 0)]);
+    assert_eq!(read(RowFilter { passed: Some(false), ..RowFilter::default() }), vec![(3, 1), (4, 0)]);
     let unit = reader.units().next().unwrap();
     let narrow = reader.unit_batch(&unit, Some(&["reward", "status"])).unwrap();
     assert_eq!((narrow.num_columns(), narrow.num_rows()), (2, 2));
+}
+
+#[test]
+fn the_newest_rows_are_taken_from_the_end_and_come_in_order() {
+    let dir = TempDir::new().unwrap();
+    let (mut log, _) = TrajectoryLog::open(dir.path()).unwrap();
+    for (unit, first) in [("train/a/1", 0), ("train/b/1", 30), ("train/a/2", 60), ("train/a/3", 90)] {
+        let rows: Vec<SegmentRow> =
+            (0..4).map(|rollout| row(first, rollout, f32::from(u8::from(rollout != 2)))).collect();
+        log.append(Phase::Train, unit, &trajectory_batch(&rows).unwrap()).unwrap();
+    }
+    let reader = LogReader::open(dir.path()).unwrap();
+    let wins = RowFilter { unit_prefix: Some("train/a/".into()), passed: Some(true), ..RowFilter::default() };
+    let newest = |filter: &RowFilter, most: usize| -> Vec<(u64, u16)> {
+        let batches = reader.newest(filter, most).unwrap();
+        batches.iter().flat_map(|b| trajectory_rows(b).unwrap()).map(|r| (r.seed, r.rollout)).collect()
+    };
+    assert_eq!(newest(&wins, 5), [(60, 1), (60, 3), (90, 0), (90, 1), (90, 3)]);
+    assert_eq!(newest(&wins, 3), [(90, 0), (90, 1), (90, 3)]);
+    assert_eq!(newest(&wins, 100).len(), 9);
+    assert_eq!(newest(&wins, 0), []);
+    let nothing = RowFilter { unit_prefix: Some("train/c/".into()), ..wins };
+    assert_eq!(newest(&nothing, 5), []);
 }
 
 #[test]

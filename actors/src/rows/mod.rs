@@ -234,6 +234,13 @@ pub struct SegmentRow {
     pub wall_ms: u64,
 }
 
+impl SegmentRow {
+    /// Whether the verdict is reward 1, within 1e-6; nothing where there is no reward.
+    pub fn passed(&self) -> Option<bool> {
+        self.reward.map(|reward| reward >= 1.0 - 1e-6)
+    }
+}
+
 /// One row of `updates/1`. The columns are documented in [`crate::schema::updates_schema`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct UpdateRow {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use trace_actors::batch::trajectory_rows;
 use trace_actors::log::Phase;
-use trace_actors::plan::{Acting, ArmSpec, GroupPlan, Limits, WavePlan};
+use trace_actors::plan::{Acting, AdapterShape, ArmSpec, GroupPlan, Limits, WavePlan};
 use trace_actors::progress::Silent;
 use trace_actors::rows::{SamplingParams, SegmentRow};
 use trace_actors::{LearnerConfig, LearnerSpec, Runtime, RuntimeConfig, TrainOutcome, TrainReport, WaveOutcome};
@@ -141,7 +141,7 @@ pub fn config(model: &Path, run: &Path) -> RuntimeConfig {
 }
 
 pub fn learner_spec() -> LearnerSpec {
-    LearnerSpec { name: "words".into(), rank: 4, alpha: 4.0, seed: 3 }
+    LearnerSpec { name: "words".into(), adapter: AdapterShape { rank: 4, alpha: 4.0, first_layer: 0 }, seed: 3 }
 }
 
 pub fn learner_config() -> LearnerConfig {
