@@ -12,10 +12,12 @@ commands() {
     for seed in $SEEDS; do
         echo "configs/reproduce.toml --set run.seed=$seed --set run.name=reproduce-$seed"
     done
-    for seed in $SEEDS; do
-        for share in $SHARES; do
+    for share in $SHARES; do
+        for seed in $SEEDS; do
             echo "configs/reproduce-curve.toml --set run.seed=$seed --set run.share=$share --set run.name=reproduce-$seed-$share"
         done
+    done
+    for seed in $SEEDS; do
         echo "configs/reproduce-curve.toml --set run.seed=$seed --set policy.model=data/even --set run.name=reproduce-$seed-even"
     done
 }
