@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# The whole experiment: three training seeds, curves over the rollouts, and a base with even habits; then the tables.
+# The whole experiment: three training seeds with curves over the rollouts, and a base with even habits; then the tables.
 # Every run goes on where it was stopped; call it again after a Ctrl-C or a power cut.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 TRACE=target/release/trace
 SEEDS=${SEEDS:-1 2 3}
 SHARES=${SHARES:-0.25 0.5 0.75}
+EVEN_SEEDS=${EVEN_SEEDS:-1}
 JOBS=${JOBS:-2}
 
 commands() {
@@ -17,7 +18,7 @@ commands() {
             echo "configs/reproduce-curve.toml --set run.seed=$seed --set run.share=$share --set run.name=reproduce-$seed-$share"
         done
     done
-    for seed in $SEEDS; do
+    for seed in $EVEN_SEEDS; do
         echo "configs/reproduce-curve.toml --set run.seed=$seed --set policy.model=data/even --set run.name=reproduce-$seed-even"
     done
 }

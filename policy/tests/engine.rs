@@ -7,7 +7,7 @@ use trace_policy::active::Active;
 use trace_policy::config::ModelConfig;
 use trace_policy::engine::{Engine, EngineConfig, EngineError, Finish, GenRequest, GenResult};
 use trace_policy::gates::{Capture, Composition, Member, Router};
-use trace_policy::lora::{Lora, LoraConfig, Module};
+use trace_policy::lora::{Lora, LoraConfig};
 use trace_policy::model::Model;
 use trace_policy::packed::Packed;
 use trace_policy::sampling::Sampling;
