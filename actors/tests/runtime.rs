@@ -202,6 +202,7 @@ async fn gates_are_trained_on_wins_and_the_composition_acts_and_is_logged_by_slo
         unit: "gates".into(),
         arm: routed.clone(),
         rows: outcome.batch.clone(),
+        weights: vec![1.0; outcome.batch.num_rows()],
         config: GateConfig {
             tau: 0.5,
             prior: 0.0,
@@ -235,7 +236,10 @@ async fn gates_are_trained_on_wins_and_the_composition_acts_and_is_logged_by_slo
     let error = runtime.train_gates(nowhere).await.unwrap_err().to_string();
     assert!(error.contains("no folder"), "{error}");
     let test = runtime.rollout(wave("evaluate/base", Phase::Evaluate, base(), Split::Test, 0)).await.unwrap();
-    let refused = runtime.train_gates(GateJob { rows: test.batch, ..job }).await.unwrap_err();
+    let refused = runtime
+        .train_gates(GateJob { weights: vec![1.0; test.batch.num_rows()], rows: test.batch, ..job })
+        .await
+        .unwrap_err();
     assert!(matches!(refused, LearnError::Split { .. }), "{refused}");
     runtime.shut_down().await;
 }

@@ -28,6 +28,8 @@ pub struct GateExample {
     pub row: TrainRow,
     /// `[slots][sampled tokens]`: teacher-forced log-probs of the sampled tokens under each slot.
     pub slot_logprobs: Vec<Vec<f32>>,
+    /// What it counts, from 0 on: factor on the weights of its states.
+    pub weight: f32,
 }
 
 /// How gates are trained.
@@ -78,11 +80,15 @@ struct Target {
 
 /// The targets of one trajectory.
 fn targets_of(index: usize, example: &GateExample, config: &GateConfig) -> Result<Vec<Target>, PolicyError> {
-    let GateExample { row, slot_logprobs } = example;
+    let GateExample { row, slot_logprobs, weight: counts } = example;
     let (slots, sampled) = (slot_logprobs.len(), row.actions());
     let fault = row.scoring_fault().or_else(|| {
         let bad = slot_logprobs.iter().find(|logprobs| logprobs.len() != sampled)?;
         Some(format!("it has {sampled} sampled tokens, and a slot has log-probs for {}", bad.len()))
+    });
+    let fault = fault.or_else(|| {
+        let usable = counts.is_finite() && *counts >= 0.0;
+        (!usable).then(|| format!("its weight is {counts}; it must be a number from 0 on"))
     });
     if let Some(reason) = fault {
         return Err(PolicyError::Row { group: 0, row: index, reason });
@@ -99,7 +105,7 @@ fn targets_of(index: usize, example: &GateExample, config: &GateConfig) -> Resul
             row: index,
             position: at - 1,
             shares: shares[token * slots..(token + 1) * slots].to_vec(),
-            weight: UNDECIDED + (most - least).max(0.0),
+            weight: counts * (UNDECIDED + (most - least).max(0.0)),
             predicts: true,
         });
     }
@@ -329,7 +335,7 @@ mod tests {
             old_logprobs: Vec::new(),
             advantage: f32::NAN,
         };
-        GateExample { row, slot_logprobs }
+        GateExample { row, slot_logprobs, weight: 1.0 }
     }
 
     #[test]

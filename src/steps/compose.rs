@@ -2,12 +2,14 @@
 //! the base, each adapter and then the routed policy itself sample, and those of each adapter's own training. The latter
 //! cost nothing, and show each adapter where it is needed; wins on the target come mostly from tasks that need little.
 
+use std::collections::BTreeMap;
+
 use arrow::record_batch::RecordBatch;
 use serde::{Deserialize, Serialize};
 use trace_actors::batch::trajectory_rows;
 use trace_actors::log::{LogReader, Phase, RowFilter};
 use trace_actors::plan::{Acting, ArmSpec};
-use trace_actors::rows::SamplingParams;
+use trace_actors::rows::{SamplingParams, SegmentRow};
 use trace_actors::{GateConfig, GateJob, GateReport, Runtime};
 
 use super::seeds::{self, Block};
@@ -37,6 +39,47 @@ pub(super) struct Round {
     pub(super) report: GateReport,
 }
 
+/// Rows that gates may learn from, and what each counts.
+#[derive(Default)]
+struct Evidence {
+    batches: Vec<RecordBatch>,
+    weights: Vec<f32>,
+    /// Rows that win and count.
+    wins: u64,
+}
+
+impl Evidence {
+    fn push(&mut self, batch: RecordBatch, weight: impl Fn(&SegmentRow) -> f32) -> Result<(), StepError> {
+        for row in trajectory_rows(&batch)? {
+            let weight = weight(&row);
+            self.weights.push(weight);
+            self.wins += u64::from(row.passed() == Some(true) && weight > 0.0);
+        }
+        self.batches.push(batch);
+        Ok(())
+    }
+}
+
+/// What became of one task under all arms of a round.
+#[derive(Default)]
+struct Tries {
+    passed: usize,
+    all: usize,
+}
+
+impl Tries {
+    fn add(&mut self, passed: bool) {
+        self.all += 1;
+        self.passed += usize::from(passed);
+    }
+
+    /// What a win of this task counts. Where every arm wins, a win does not tell which slot it took; many such wins are
+    /// luck (a step left out that happened not to matter), and unweighted they outnumber those that tell.
+    fn failed_share(&self) -> f32 {
+        1.0 - self.passed as f32 / self.all as f32
+    }
+}
+
 pub(super) async fn run(session: &mut Session) -> Result<u64, StepError> {
     let adapters = session.adapters()?;
     let runtime = session.runtime().await?;
@@ -47,13 +90,11 @@ pub(super) async fn run(session: &mut Session) -> Result<u64, StepError> {
         }
         Err(error) => return Err(error.into()),
     };
-    let mut batches = own_wins(session, &adapters)?;
-    let mut all_wins: u64 = batches.iter().map(|batch| batch.num_rows() as u64).sum();
+    let mut evidence = own_wins(session, &adapters)?;
     for round in 1..=session.config.compose.rounds {
-        let (rollouts, wins) = sample(session, &runtime, &adapters, round, &mut batches).await?;
-        all_wins += wins as u64;
+        let (rollouts, wins) = sample(session, &runtime, &adapters, round, &mut evidence).await?;
         if round as usize > composed.rounds.len() {
-            let report = train(session, &runtime, &adapters, round, &batches, all_wins).await?;
+            let report = train(session, &runtime, &adapters, round, &evidence).await?;
             composed.rounds.push(Round { rollouts, report });
             composed.round = round;
             write_json(&session.dir.composed(), &composed)?;
@@ -84,7 +125,7 @@ async fn sample(
     runtime: &Runtime,
     adapters: &[(String, Kept)],
     round: u32,
-    batches: &mut Vec<RecordBatch>,
+    evidence: &mut Evidence,
 ) -> Result<(u64, usize), StepError> {
     let arms: Vec<ArmSpec> = if round == 1 {
         let singles = adapters.iter().map(|(name, kept)| session.adapter_arm(name, kept));
@@ -112,23 +153,28 @@ async fn sample(
         .collect();
     let total = asked.iter().map(Batch::rollouts).sum();
     session.display.begin(&format!("rollouts for gates, round {round}"), total);
-    let mut wins = 0;
+    let (mut batches, mut tries) = (Vec::new(), BTreeMap::<u64, Tries>::new());
     for batch in &asked {
         let take = |outcome: trace_actors::WaveOutcome| {
-            wins += waves::rollouts(trajectory_rows(&outcome.batch)?).filter(waves::Rollout::passed).count();
+            for rollout in waves::rollouts(trajectory_rows(&outcome.batch)?) {
+                tries.entry(rollout.seed).or_default().add(rollout.passed());
+            }
             batches.push(outcome.batch);
             Ok(())
         };
         batch.sample(runtime, &session.display, take).await?;
     }
     session.display.end();
-    Ok((total, wins))
+    for batch in batches {
+        evidence.push(batch, |row| tries[&row.seed].failed_share())?;
+    }
+    Ok((total, tries.values().map(|tries| tries.passed).sum()))
 }
 
 /// The newest winning rows of each adapter's training, at most `compose.own_wins` of each.
-fn own_wins(session: &Session, adapters: &[(String, Kept)]) -> Result<Vec<RecordBatch>, StepError> {
+fn own_wins(session: &Session, adapters: &[(String, Kept)]) -> Result<Evidence, StepError> {
     let log = LogReader::open(session.dir.root())?;
-    let mut all = Vec::new();
+    let mut evidence = Evidence::default();
     for (name, _) in adapters {
         let wins = RowFilter {
             phases: vec![Phase::Train],
@@ -136,9 +182,11 @@ fn own_wins(session: &Session, adapters: &[(String, Kept)]) -> Result<Vec<Record
             passed: Some(true),
             ..RowFilter::default()
         };
-        all.extend(log.newest(&wins, session.config.compose.own_wins as usize)?);
+        for batch in log.newest(&wins, session.config.compose.own_wins as usize)? {
+            evidence.push(batch, |_| 1.0)?;
+        }
     }
-    Ok(all)
+    Ok(evidence)
 }
 
 async fn train(
@@ -146,11 +194,9 @@ async fn train(
     runtime: &Runtime,
     adapters: &[(String, Kept)],
     round: u32,
-    batches: &[RecordBatch],
-    wins: u64,
+    evidence: &Evidence,
 ) -> Result<GateReport, StepError> {
     let compose = &session.config.compose;
-    let rows = joined(batches)?;
     let job = GateJob {
         unit: format!("gates/r{round}"),
         arm: session.composition_arm(adapters, round),
@@ -165,12 +211,30 @@ async fn train(
             max_tokens_per_pass: session.config.train.max_tokens_per_pass as usize,
         },
         temperature: compose.temperature,
-        rows,
+        rows: joined(&evidence.batches)?,
+        weights: evidence.weights.clone(),
     };
-    let judged = wins * (adapters.len() as u64 + 1);
+    let judged = evidence.wins * (adapters.len() as u64 + 1);
     session.display.begin(&format!("training gates, round {round}"), judged);
     let report = runtime.train_gates(job).await?;
     session.display.settle(judged);
     session.display.end();
     Ok(report)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_win_counts_as_much_as_its_task_is_failed() {
+        let tried = |results: &[bool]| {
+            let mut tries = Tries::default();
+            results.iter().for_each(|&passed| tries.add(passed));
+            tries.failed_share()
+        };
+        assert_eq!(tried(&[true, true]), 0.0);
+        assert_eq!(tried(&[true, false, false, false]), 0.75);
+        assert_eq!(tried(&[false]), 1.0);
+    }
 }

@@ -29,6 +29,8 @@ pub struct GateJob {
     pub arm: ArmSpec,
     /// Rows (`trajectory/1`) of train seeds; those that win are learned from.
     pub rows: RecordBatch,
+    /// What each row counts, in the rows' order; rows that count 0 are left out.
+    pub weights: Vec<f32>,
     /// How gates are trained.
     pub config: GateConfig,
     /// The temperature at which slots judge tokens.
@@ -102,9 +104,8 @@ impl Actor for GateTrainer {
 impl GateTrainerArguments {
     async fn train(&self, job: GateJob) -> Result<GateReport, LearnError> {
         let begin = Instant::now();
-        let rows = wins(&job)?;
-        let mut examples: Vec<GateExample> =
-            rows.iter().map(|row| GateExample { row: row.clone(), slot_logprobs: Vec::new() }).collect();
+        let mut examples = wins(&job)?;
+        let rows: Vec<TrainRow> = examples.iter().map(|example| example.row.clone()).collect();
         let slots = slots(&job.arm);
         let total = (slots.len() * rows.len()) as u64;
         self.progress.event(ProgressEvent::Begun { unit: &job.unit, total });
@@ -146,11 +147,18 @@ impl GateTrainerArguments {
     }
 }
 
-/// The winning rows, hints taken out.
-fn wins(job: &GateJob) -> Result<Vec<TrainRow>, LearnError> {
+/// The winning rows that count, hints taken out, not yet scored.
+fn wins(job: &GateJob) -> Result<Vec<GateExample>, LearnError> {
     let rows = trajectory_rows(&job.rows)?;
     rows.iter().try_for_each(check_split)?;
-    let wins: Vec<TrainRow> = rows.iter().filter(|row| row.passed() == Some(true)).filter_map(scoring_row).collect();
+    if rows.len() != job.weights.len() {
+        let reason = format!("{} rows came with {} weights", rows.len(), job.weights.len());
+        return Err(LearnError::Failed { name: job.unit.clone(), reason });
+    }
+    let counted = rows.iter().zip(&job.weights).filter(|(row, weight)| row.passed() == Some(true) && **weight != 0.0);
+    let wins: Vec<GateExample> = counted
+        .filter_map(|(row, &weight)| Some(GateExample { row: scoring_row(row)?, slot_logprobs: Vec::new(), weight }))
+        .collect();
     match wins.is_empty() {
         true => Err(LearnError::NoWins { rows: rows.len() }),
         false => Ok(wins),
@@ -175,6 +183,7 @@ mod tests {
             unit: "gates".into(),
             arm: ArmSpec::composition("trace", 0, vec![("a".into(), "x".into()), ("b".into(), "y".into())], "c"),
             rows: trajectory_batch(rows).unwrap(),
+            weights: vec![1.0; rows.len()],
             config: GateConfig {
                 tau: 1.0,
                 prior: 0.0,
@@ -192,9 +201,13 @@ mod tests {
     #[test]
     fn gates_learn_from_wins_on_train_seeds_without_their_hints() {
         let hinted = SegmentRow { hint_span: Some(TokenSpan { start: 0, end: 2 }), ..row(3, 1, 1.0) };
-        let wins = wins(&job(&[row(3, 0, 0.99), hinted, row(6, 0, 1.0)])).unwrap();
-        let tokens: Vec<&[i32]> = wins.iter().map(|row| row.tokens.as_slice()).collect();
-        assert_eq!(tokens, [&[12, 20, 21, 30, 22][..], &[10, 11, 12, 20, 21, 30, 22]]);
+        let rows = [row(3, 0, 0.99), hinted, row(6, 0, 1.0), row(9, 0, 1.0)];
+        let weighed = GateJob { weights: vec![1.0, 0.5, 0.25, 0.0], ..job(&rows) };
+        let found: Vec<(Vec<i32>, f32)> =
+            wins(&weighed).unwrap().into_iter().map(|win| (win.row.tokens, win.weight)).collect();
+        assert_eq!(found, [(vec![12, 20, 21, 30, 22], 0.5), (vec![10, 11, 12, 20, 21, 30, 22], 0.25)]);
+        let short = GateJob { weights: vec![1.0], ..job(&rows) };
+        assert!(wins(&short).unwrap_err().to_string().contains("4 rows came with 1 weights"));
     }
 
     #[test]

@@ -38,7 +38,7 @@ pub enum LearnError {
     #[error(transparent)]
     Rows(#[from] RowError),
     /// No trajectory to learn from.
-    #[error("none of the {rows} rows has reward 1; gates are trained on wins")]
+    #[error("none of the {rows} rows has reward 1 and a weight; gates are trained on wins")]
     NoWins {
         /// How many rows there were.
         rows: usize,
