@@ -130,6 +130,13 @@ async fn calibrate(session: &mut Session, name: &str, sha256: String) -> Result<
         Some(last) if last.rejected_for.is_empty() => last.clone(),
         _ => match tried.into_iter().max_by(|a, b| a.informative.total_cmp(&b.informative)) {
             Some(best) if bounds.on_reject == OnReject::Proceed && best.informative > 0.0 => best,
+            Some(best) if bounds.on_reject == OnReject::Proceed => {
+                return Err(StepError::Stuck(format!(
+                    "calibration found nothing to learn in {name}: in none of its {} groups do rewards differ; raise \
+                     synthesis.calibration.seeds or .rollouts, try other levels, or change the environment",
+                    best.groups
+                )));
+            }
             Some(best) => {
                 return Err(StepError::Stuck(format!(
                     "calibration does not accept {name}: {}; change the environment, try other levels \
