@@ -108,6 +108,18 @@ fn an_environment_that_calibration_rejects_stops_the_run_and_says_what_is_out_of
 }
 
 #[test]
+fn an_environment_without_a_difference_in_reward_cannot_be_proceeded_with() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("run");
+    // At level 3 the base fails nearly always: a single group of two is without difference in at least one environment.
+    let small = ["seeds=1", "rollouts=2", "levels=[3]"].map(|set| format!("synthesis.calibration.{set}"));
+    let output = command(&run).args(small.iter().flat_map(|set| ["--set", set])).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("nothing to learn in") && said.contains("synthesis.calibration.seeds"), "{said}");
+}
+
+#[test]
 fn hints_are_sampled_with_logged_and_trained_without() {
     let folder = tempfile::tempdir().unwrap();
     let run = folder.path().join("run");
@@ -139,6 +151,22 @@ fn a_configuration_that_cannot_be_used_ends_with_exit_code_2_and_names_the_key()
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(said.contains("unknown key `kk`") && said.contains("`k`"), "{said}");
+}
+
+#[test]
+fn what_the_model_cannot_do_is_said_before_anything_is_sampled() {
+    for (set, said) in [
+        ("train.first_layer=4", "train.first_layer = 4, but data/base has 4 blocks"),
+        ("policy.max_context=5000", "policy.max_context = 5000, but data/base has 4096 positions"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let output =
+            command(folder.path()).args(["--set", set, "--set", "train.max_tokens_per_pass=8192"]).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        assert!(error.split_whitespace().collect::<Vec<_>>().join(" ").contains(said), "{error}");
+        assert!(!folder.path().join("trajectories").exists());
+    }
 }
 
 #[test]

@@ -29,6 +29,8 @@ use trace_actors::log::LogError;
 use trace_actors::rows::RowError;
 use trace_actors::{LearnError, Runtime, RuntimeConfig, StartError, UnitError};
 use trace_envs::{EnvError, EnvRegistry, Environment};
+use trace_policy::config::ModelConfig;
+use trace_policy::error::PolicyError;
 
 use crate::analyze::LabelError;
 use crate::config::Config;
@@ -79,6 +81,21 @@ pub enum StepError {
         environment: String,
         /// How many it has.
         levels: u32,
+    },
+    /// The policy's folder.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+    /// What the configuration asks of a model that has less.
+    #[error("{key} = {asked}, but {model} has {has}")]
+    Model {
+        /// The key of the configuration.
+        key: &'static str,
+        /// Its value.
+        asked: u32,
+        /// The model's folder.
+        model: String,
+        /// What it has.
+        has: String,
     },
     /// A step whose result this one needs is not done.
     #[error("`{step}` needs what `{needs}` makes; run that first, or `trace run` for all")]
@@ -137,6 +154,7 @@ impl Session {
         };
         session.register_environments()?;
         session.check_levels()?;
+        session.check_model()?;
         Ok(session)
     }
 
@@ -149,6 +167,25 @@ impl Session {
         }
         if self.dir.environments().is_dir() {
             self.environments.add_folder(&self.dir.environments())?;
+        }
+        Ok(())
+    }
+
+    /// What would otherwise be found only when the runtime starts, or hours later when the first learner does.
+    fn check_model(&self) -> Result<(), StepError> {
+        let (policy, first) = (&self.config.policy, self.config.train.first_layer);
+        let model = ModelConfig::load(&policy.model)?;
+        let less =
+            |key, asked, has| Err(StepError::Model { key, asked, model: policy.model.display().to_string(), has });
+        if i64::from(policy.max_context) > model.max_position_embeddings {
+            return less(
+                "policy.max_context",
+                policy.max_context,
+                format!("{} positions", model.max_position_embeddings),
+            );
+        }
+        if i64::from(first) >= model.num_hidden_layers {
+            return less("train.first_layer", first, format!("{} blocks, counted from 0", model.num_hidden_layers));
         }
         Ok(())
     }
