@@ -73,6 +73,9 @@ section! {
         copy_longest: u32 = 400,
         /// Share of packs of lists in which records are looked up by their item, of the packs that are not copied.
         lookup: f64 = 0.0,
+        /// Share of demonstration packs whose system prompt hints at a capability, beside the 15 % of random worlds that
+        /// always do.
+        hinted: f64 = 0.0,
         /// Share of demonstration packs in the target world itself, once worlds are grown.
         target: f64 = 0.4,
         /// Probability that the agent shows a capability, by level 1, 2 and 3.

@@ -1,10 +1,10 @@
 //! Training examples of the base policy: demonstrations of the helpdesk's scripted agent, packed behind a shared
 //! system prompt, and strings to copy.
 
-use rand::seq::SliceRandom;
+use rand::seq::{IndexedRandom, SliceRandom};
 use rand::{Rng, RngExt};
 use serde_json::{Value, json};
-use trace_envs::helpdesk::{Demo, DemoWorld, Habits, Listed, listing};
+use trace_envs::helpdesk::{Capability, Demo, DemoWorld, Habits, Listed, listing};
 use trace_envs::{Action, Call, Message, ToolSpec};
 use trace_policy::chat::{Chat, Extension};
 use trace_policy::packed::Packed;
@@ -23,6 +23,8 @@ pub struct Mixture {
     pub copy_longest: u32,
     /// Share of packs, of those that are left, that hold lists to look records up in.
     pub lookup: f64,
+    /// Share of demonstration packs whose system prompt gets a hint, beside those of random worlds that have one.
+    pub hinted: f64,
     /// Share of demonstration packs in the target world itself.
     pub target: f64,
 }
@@ -89,6 +91,11 @@ impl ExampleSource {
         }
         let world =
             if rng.random_bool(mixture.target) { DemoWorld::target() } else { DemoWorld::random(rng, mixture.growth) };
+        let world = if mixture.hinted > 0.0 && rng.random_bool(mixture.hinted) {
+            world.hinted(*Capability::ALL.choose(rng).expect("four"))
+        } else {
+            world
+        };
         let mut demos = Vec::new();
         let mut tokens = 0;
         while tokens < self.pack_tokens {

@@ -19,6 +19,7 @@ pub fn mixture(stage: &Stage, done: f64) -> Mixture {
         copy: stage.copy + (stage.copy_last - stage.copy) * grown,
         copy_longest: SHORTEST + (growth * (f64::from(stage.copy_longest) - f64::from(SHORTEST)).max(0.0)) as u32,
         lookup: stage.lookup,
+        hinted: stage.hinted,
         // The target's own tasks are as hard as they come: they wait until worlds are half grown.
         target: stage.target * ((growth - 0.5) * 2.0).clamp(0.0, 1.0),
     }
@@ -26,7 +27,7 @@ pub fn mixture(stage: &Stage, done: f64) -> Mixture {
 
 /// Demonstrations in random worlds alone.
 pub fn demonstrations(growth: f64) -> Mixture {
-    Mixture { growth, copy: 0.0, copy_longest: SHORTEST, lookup: 0.0, target: 0.0 }
+    Mixture { growth, copy: 0.0, copy_longest: SHORTEST, lookup: 0.0, hinted: 0.0, target: 0.0 }
 }
 
 /// The share of the full learning rate: a rise, a plateau, a linear fall.
@@ -47,7 +48,7 @@ mod tests {
     #[test]
     fn worlds_stay_small_then_grow_and_end_at_the_targets_size() {
         let stage = growing();
-        let first = Mixture { growth: 0.0, copy: stage.copy, copy_longest: 12, lookup: 0.0, target: 0.0 };
+        let first = Mixture { growth: 0.0, copy: stage.copy, copy_longest: 12, lookup: 0.0, hinted: 0.0, target: 0.0 };
         assert_eq!(mixture(&stage, 0.0), first);
         assert_eq!(mixture(&stage, 0.5 * STILL * stage.growth).growth, 0.0);
         let last = mixture(&stage, 1.0);
@@ -60,9 +61,10 @@ mod tests {
 
     #[test]
     fn a_stage_without_growth_has_grown_worlds_and_one_mixture_throughout() {
-        let stage = Stage { lookup: 0.3, copy: 0.5, copy_last: 0.25, ..Stage::default() };
+        let stage = Stage { lookup: 0.3, hinted: 0.4, copy: 0.5, copy_last: 0.25, ..Stage::default() };
         for done in [0.0, 0.5, 1.0] {
-            let grown = Mixture { growth: 1.0, copy: 0.25, copy_longest: 400, lookup: 0.3, target: stage.target };
+            let grown =
+                Mixture { growth: 1.0, copy: 0.25, copy_longest: 400, lookup: 0.3, hinted: 0.4, target: stage.target };
             assert_eq!(mixture(&stage, done), grown);
         }
     }

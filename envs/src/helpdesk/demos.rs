@@ -123,6 +123,11 @@ impl DemoWorld {
         Self { policy: policy(&clauses), tools, desk: Some(desk), hint, target: false }
     }
 
+    /// The same world with a hint at a capability in its system prompt, which the agent follows.
+    pub fn hinted(self, capability: Capability) -> Self {
+        Self { hint: Some(capability), ..self }
+    }
+
     fn fits(&self, task: &Task) -> bool {
         task.parts.iter().all(|part| {
             let desk = task.records.records[part.record].desk;
