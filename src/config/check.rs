@@ -248,12 +248,6 @@ fn train(config: &Config, found: &mut Found) {
         train.dev_every,
         format!("must be between 1 and train.iterations = {}", train.iterations),
     );
-    found.unless(
-        train.enough > 0.0 && train.enough <= 1.0,
-        "train.enough",
-        train.enough,
-        "must be in (0, 1]: it is a mean reward on dev tasks",
-    );
     found.at_least("train.dev_tasks", train.dev_tasks, 1, "");
     found.at_least("train.dev_trials", train.dev_trials, 1, "");
     found.unless(
@@ -396,8 +390,6 @@ mod tests {
             ("[train]\nclip_high = 0", &["train.clip_high"]),
             ("[train]\ngroups = 8", &["train.groups_per_step"]),
             ("[train]\niterations = 2", &["train.dev_every"]),
-            ("[train]\nenough = 0", &["train.enough"]),
-            ("[train]\nenough = nan", &["train.enough"]),
             ("[train]\nhint_share = 1", &["train.hint_share"]),
             ("[train]\nhint_share = 0.01", &["train.hint_share"]),
             ("[train]\nhint_share = 1\nhints = 'off'", &[]),

@@ -223,11 +223,8 @@ section! {
         k: u32 = 16,
         /// Groups of an iteration.
         groups: u32 = 32,
-        /// Iterations of one adapter, at most.
+        /// Iterations of one adapter.
         iterations: u32 = 20,
-        /// Mean reward on dev tasks at which an adapter is done before its iterations are over: what it could still gain
-        /// is not worth the rollouts.
-        enough: f64 = 1.0,
         /// Groups of an optimiser step; an iteration has groups / groups_per_step of them.
         groups_per_step: u32 = 32,
         /// The ratio of new to old probability is clipped below at 1 - clip_low.

@@ -33,8 +33,6 @@ pub(super) async fn run(session: &mut Session) -> Result<u64, StepError> {
             adapter: AdapterShape { rank: i64::from(baseline.rank), alpha: baseline.alpha, first_layer: 0 },
             hints: false,
             budget,
-            // It gets all that it is compared with.
-            enough: None,
             dev_every,
             seeds: Block::Train(FIRST_BLOCK + index as u16),
             name: baseline.name,

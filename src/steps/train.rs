@@ -37,8 +37,6 @@ pub(super) struct Job {
     pub(super) hints: bool,
     /// When it is over.
     pub(super) budget: Budget,
-    /// The mean dev reward at which it is over before that.
-    pub(super) enough: Option<f64>,
     /// Iterations between dev evaluations.
     pub(super) dev_every: u32,
     /// Which train seeds it takes.
@@ -84,7 +82,6 @@ pub(super) async fn run(session: &mut Session) -> Result<u64, StepError> {
                 Hints::Auto => calibrated.measured.all_zero > bound,
             },
             budget: Budget::Iterations(session.shared(train.iterations)),
-            enough: Some(train.enough),
             dev_every: train.dev_every,
             seeds: Block::Train(index as u16),
             name,
@@ -110,8 +107,7 @@ pub(super) async fn learn(session: &mut Session, job: &Job) -> Result<Kept, Step
         let groups = groups_left(session, job, iteration, sampled);
         if iteration == 0 || iteration % job.dev_every == 0 || groups == 0 {
             let reward = develop(session, &runtime, job, iteration, consumed, &mut best).await?;
-            let enough = reward.zip(job.enough).is_some_and(|(reward, enough)| reward >= enough);
-            if groups == 0 || enough {
+            if groups == 0 {
                 let word = if best.is_some_and(|(at, _)| at == iteration) { "the last" } else { "an earlier" };
                 let shown = reward.map_or_else(|| "no verdict".to_owned(), |reward| format!("{reward:.3}"));
                 session.display.line(&format!("{}: dev reward {shown} at the end; {word} adapter is kept", job.name));
